@@ -1,0 +1,39 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# More arguments for pytest or the benchmarks: make test ARGS="tests/test_chain.py -x"
+ARGS ?=
+
+.PHONY: demo test slow lint format bench clean
+
+demo: $(STAMP)
+	$(BIN)/girsanov demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The environment is made once, and brought up to date when pyproject.toml changes.
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@

@@ -1,0 +1,39 @@
+"""Moments of a Gaussian Markov chain: the central form a user reads and the raw form the geometry needs."""
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from girsanov.chain import blocks
+
+
+class Moments(eqx.Module):
+    """Means m_m, covariances S_m and lag-one covariances C_m = Cov(x_{m+1}, x_m), time in the last axis."""
+
+    m: Float[Array, "d N"]
+    S: Float[Array, "d d N"]
+    C: Float[Array, "d d M"]
+
+
+class ExpectationChain(eqx.Module):
+    """Expectation parameters μ = E[(x_m, x_m x_mᵀ, x_{m+1} x_mᵀ)], dual to the natural parameters."""
+
+    first: Float[Array, "d N"]
+    second: Float[Array, "d d N"]
+    cross: Float[Array, "d d M"]
+
+    def __sub__(self, other: "ExpectationChain") -> "ExpectationChain":
+        return ExpectationChain(self.first - other.first, self.second - other.second, self.cross - other.cross)
+
+
+def expectations(q: Moments) -> ExpectationChain:
+    return ExpectationChain(
+        q.m,
+        q.S + blocks.outer(q.m, q.m),
+        q.C + blocks.outer(q.m[:, 1:], q.m[:, :-1]),
+    )
+
+
+def central(mu: ExpectationChain) -> Moments:
+    """The inverse of `expectations`."""
+    m = mu.first
+    return Moments(m, mu.second - blocks.outer(m, m), mu.cross - blocks.outer(m[:, 1:], m[:, :-1]))

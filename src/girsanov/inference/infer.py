@@ -1,0 +1,177 @@
+"""`infer`: from a model and a series to a posterior."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from girsanov._compile import compiled
+from girsanov._precision import float64, to_numpy
+from girsanov.chain.moments import Moments
+from girsanov.chain.natural import NaturalChain
+from girsanov.chain.smoother import smooth
+from girsanov.grid import Grid, given_grid, regular_grid
+from girsanov.inference.cvi_dp import CVIDP, reject_unknown
+from girsanov.inference.expectations import evaluate_drift
+from girsanov.inference.levels import prolong
+from girsanov.inference.loop import Run
+from girsanov.inference.objective import Problem, compose, starting_sites
+from girsanov.inference.status import Status
+from girsanov.model import Model
+from girsanov.posterior import History, Posterior
+from girsanov.progress import reporter
+from girsanov.series import TimeSeries
+from girsanov.sites import DenseSites, Linearisation, Sites
+
+
+@float64
+def infer(
+    model: Model,
+    series: TimeSeries,
+    dt: float | None = None,
+    span: tuple[float, float] | None = None,
+    *,
+    method: CVIDP | None = None,
+    grid: Any = None,
+    start: Posterior | None = None,
+    tolerance: float | None = None,
+    max_iterations: int | None = None,
+    progress: bool = True,
+    **unknown: Any,
+) -> Posterior:
+    """The posterior over the path of `model` given `series`.
+
+    - dt: step of the time grid over `span`, to which the observation times are added; or `grid`: times of your own.
+    - span: time of the initial state and end of the horizon; by default the series' first and last time.
+    - method: `CVIDP()` unless said otherwise; `tolerance` and `max_iterations` override its own.
+    - start: an earlier posterior to start from (of the same series and a model of the same dimension).
+    - progress: show the state of runs that take longer than two seconds.
+    """
+    reject_unknown("infer", unknown, infer)
+    begun = time.perf_counter()
+    method = _method(method, tolerance, max_iterations)
+    check_inputs(model, series)
+    nodes = _grid(series, dt, span, grid)
+    warm = None if start is None else _warm_start(start, model, series)
+    with reporter(progress) as say:
+        problem, result, coarse = method.solve(model, series, nodes, warm, say)
+    if result.status is Status.BAD_START:
+        explain_bad_start(problem)
+    history = History(
+        **result.trace, passes=result.passes, coarse=tuple((len(r.trace["elbo"]) - 1, r.passes) for r in coarse)
+    )
+    return make_posterior(problem, result, series, history, nodes, time.perf_counter() - begun)
+
+
+def make_posterior(
+    problem: Problem, result: Run, series: TimeSeries, history: History, grid: Grid, seconds: float
+) -> Posterior:
+    """A run's result without its padding."""
+    N, trim = len(grid.times), lambda a, n: np.ascontiguousarray(np.asarray(a)[..., :n])
+    q, sites, eta = result.moments, result.sites, result.eta
+    base, dense = sites.base, sites.dense
+    return Posterior(
+        model=problem.model,
+        series=series,
+        times=grid.times,
+        node=grid.node,
+        moments=Moments(trim(q.m, N), trim(q.S, N), trim(q.C, N - 1)),
+        natural=NaturalChain(trim(eta.h, N), trim(eta.J, N), trim(eta.K, N - 1)),
+        target=Sites(
+            Linearisation(trim(base.A, N - 1), trim(base.b, N - 1)),
+            DenseSites(trim(dense.potential, N - 1), trim(dense.precision, N - 1)),
+            to_numpy(sites.data),
+        ),
+        elbo=result.elbo,
+        history=history,
+        status=result.status.name.lower(),
+        message=result.status.message,
+        seconds=seconds,
+    )
+
+
+def _method(method: Any, tolerance: float | None, max_iterations: int | None) -> CVIDP:
+    method = CVIDP() if method is None else method
+    if not isinstance(method, CVIDP):
+        raise ValueError(f"method must be gv.CVIDP(...), got {method!r}")
+    changes = {"tolerance": tolerance, "max_iterations": max_iterations}
+    settings = {k: getattr(method, k) for k in method.__dataclass_fields__}
+    return CVIDP(**{**settings, **{k: v for k, v in changes.items() if v is not None}})
+
+
+def check_inputs(model: Any, series: Any) -> None:
+    """The model and the series fit together."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a gv.Model, got {type(model).__name__}")
+    if not isinstance(series, TimeSeries):
+        raise ValueError(f"series must be a gv.TimeSeries(times, values), got {type(series).__name__}")
+    if series.dim != model.data_dim:
+        raise ValueError(
+            f"the series has {series.dim} values a time but the model observes {model.data_dim}; "
+            f"give emission= a matrix of shape ({series.dim}, {model.dim})"
+        )
+    model.likelihood.check(series.values, series.observed)
+
+
+def _grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
+    if (dt is None) == (grid is None):
+        raise ValueError("give either dt= (the step of the time grid) or grid= (its times)")
+    if grid is None:
+        return regular_grid(series, float(dt), span)  # pyright: ignore[reportArgumentType]
+    if span is not None:
+        raise ValueError("span= goes with dt=; a grid= has its own first and last time")
+    return given_grid(series, grid)
+
+
+def _warm_start(start: Posterior, model: Model, series: TimeSeries) -> Callable[[Problem], Sites | NaturalChain]:
+    """The chain of an earlier posterior where the grid is the same, else its sites on the new grid."""
+    if not np.array_equal(start.series.times, series.times):
+        raise ValueError("start= must be a posterior of a series with the same observation times")
+    if start.model.dim != model.dim:
+        raise ValueError(f"start= has a state of dimension {start.model.dim}, the model of dimension {model.dim}")
+
+    def on(problem: Problem) -> Sites | NaturalChain:
+        times = np.asarray(problem.times)[: int(problem.size)]
+        if np.array_equal(start.times, times):
+            return _padded(start.natural, len(problem.times))
+        return prolong(start.target, start.times, problem)
+
+    return on
+
+
+def _padded(chain: NaturalChain, capacity: int) -> NaturalChain:
+    d, N = chain.h.shape
+    pad = capacity - N
+    eye = np.broadcast_to(np.eye(d)[:, :, None], (d, d, pad))
+    return NaturalChain(
+        np.pad(chain.h, ((0, 0), (0, pad))),
+        np.concatenate([chain.J, eye], -1),
+        np.pad(chain.K, ((0, 0), (0, 0), (0, capacity - 1 - chain.K.shape[-1]))),
+    )
+
+
+@compiled
+def _start_values(problem: Problem):
+    q = smooth(compose(problem, starting_sites(problem))).moments
+    sd = jnp.sqrt(jnp.diagonal(q.S)).T
+    xi = jnp.asarray(problem.rule.nodes)
+    x = q.m[:, :, None] + sd[:, :, None] * xi[:, None, :]
+    return x, evaluate_drift(problem.model.drift, x, problem.times)
+
+
+def explain_bad_start(problem: Problem) -> None:
+    """Raise a ValueError for the first state and time at which the drift is not finite, or say that there is none."""
+    x, f = (np.asarray(a)[:, : int(problem.size)] for a in _start_values(problem))
+    bad = np.argwhere(~np.isfinite(f).all(0))
+    if len(bad):
+        m, n = bad[0]
+        raise ValueError(
+            f"the drift returned {f[:, m, n].tolist()} at state {x[:, m, n].tolist()} and time "
+            f"{float(problem.times[m])!r}; it must be finite wherever the posterior may go"
+        )
+    raise ValueError(
+        "the evidence bound is not finite at the starting point although the drift is; check the scale of the data, "
+        "the diffusion and the noise against each other"
+    )

@@ -1,0 +1,197 @@
+"""One driver for every iterative algorithm: passes run on the device in chunks, the host keeps the record.
+
+An algorithm has `init(problem, eta)` and `step(problem, state)`; a step is one pass over the chain, the evaluation of
+one trial point, and either completes an iteration or not. What it carries contains a `State`.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from girsanov._compile import compiled
+from girsanov.chain.moments import Moments
+from girsanov.chain.natural import NaturalChain
+from girsanov.chain.smoother import Engine, smooth
+from girsanov.inference.objective import Problem, compose, evaluate, starting_sites
+from girsanov.inference.status import Status
+from girsanov.sites import DataSites, DenseSites, Linearisation, Sites
+
+_CHUNK = 4096  # passes between two looks of the host, at the most
+_CHUNK_SECONDS = 1.0
+
+
+class Trial(eqx.Module):
+    """One evaluated chain: the bound, the sites of g, and the natural gradient r = g − η."""
+
+    eta: NaturalChain
+    ok: Bool[Array, ""]
+    elbo: Float[Array, ""]
+    residual: NaturalChain
+    moments: Moments
+    sites: Sites
+
+
+def evaluate_trial(problem: Problem, eta: NaturalChain, engine: Engine) -> Trial:
+    smoothed = smooth(eta, engine)
+    elbo, sites = evaluate(problem, smoothed)
+    return Trial(eta, smoothed.ok & jnp.isfinite(elbo), elbo, compose(problem, sites) - eta, smoothed.moments, sites)
+
+
+class Record(eqx.Module):
+    """What one pass reports: whether it completed an iteration, and the figures of that iteration."""
+
+    complete: Bool[Array, ""]
+    elbo: Float[Array, ""]
+    step: Float[Array, ""]
+    decrement: Float[Array, ""]
+
+
+class Limits(eqx.Module):
+    tolerance: Float[Array, ""]
+    max_iterations: Int[Array, ""]
+
+
+class Carry(eqx.Module):
+    """What every algorithm keeps: the current chain, its bound, moments and sites, and how the run stands."""
+
+    eta: NaturalChain
+    elbo: Float[Array, ""]
+    moments: Moments
+    sites: Sites
+    iteration: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+class Algorithm(eqx.Module):
+    """`init` makes what the algorithm carries before anything is evaluated; `step` is one pass."""
+
+    engine: eqx.AbstractVar[Engine]
+
+    def init(self, start: Carry) -> Any:
+        raise NotImplementedError
+
+    def common(self, carry: Any) -> Carry:
+        raise NotImplementedError
+
+    def step(self, problem: Problem, carry: Any, limits: Limits) -> tuple[Any, Record]:
+        raise NotImplementedError
+
+
+def rounding(problem: Problem, elbo: Float[Array, ""]) -> Float[Array, ""]:
+    """Size of the rounding error of the bound, a sum over all nodes."""
+    return 16.0 * jnp.finfo(problem.times.dtype).eps * (problem.size * problem.model.dim + jnp.abs(elbo))
+
+
+def select(condition: Bool[Array, ""], yes: Any, no: Any) -> Any:
+    """`yes` or `no`, leaf by leaf."""
+    return jax.tree.map(lambda y, n: jnp.where(condition, y, n), yes, no)
+
+
+def settle(status, iteration, complete, converged, limits: Limits):
+    """The status after a completed iteration, unless the pass itself set one."""
+    done = jnp.where(converged, int(Status.CONVERGED), int(Status.MAX_ITERATIONS))
+    ends = complete & (converged | (iteration >= limits.max_iterations))
+    return jnp.where((status == int(Status.RUNNING)) & ends, done, status)
+
+
+def _blank(problem: Problem, eta: NaturalChain) -> Carry:
+    """Before anything is evaluated: every density is better than this."""
+    d, N = eta.h.shape
+    zeros = Moments(jnp.zeros((d, N)), jnp.zeros((d, d, N)), jnp.zeros((d, d, N - 1)))
+    sites = jax.tree.map(jnp.asarray, blank_sites(problem))
+    return Carry(eta, jnp.asarray(-jnp.inf), zeros, sites, jnp.asarray(-1), jnp.asarray(int(Status.RUNNING)))
+
+
+def _run_chunk(algorithm: Algorithm, problem: Problem, carry: Any, limits: Limits, budget: Int[Array, ""]):
+    blank = Record(*(jnp.zeros(_CHUNK, t) for t in (bool, float, float, float)))
+
+    def unfinished(loop):
+        carry, _, passes = loop
+        return (passes < budget) & (algorithm.common(carry).status == int(Status.RUNNING))
+
+    def body(loop):
+        carry, records, passes = loop
+        carry, record = algorithm.step(problem, carry, limits)
+        records = jax.tree.map(lambda all_, one: all_.at[passes].set(one), records, record)
+        return carry, records, passes + 1
+
+    return jax.lax.while_loop(unfinished, body, (carry, blank, jnp.asarray(0)))
+
+
+@compiled
+def _launch(algorithm: Algorithm, problem: Problem, start: Sites | NaturalChain, given, limits: Limits, budget):
+    """The first chunk, from `start` if it is `given`, else from the data alone (one program serves both)."""
+    if isinstance(start, Sites):
+        eta = compose(problem, select(given, start, starting_sites(problem)))
+    else:
+        eta = start
+    return _run_chunk(algorithm, problem, algorithm.init(_blank(problem, eta)), limits, budget)
+
+
+_resume = compiled(_run_chunk)
+
+
+def blank_sites(problem: Problem) -> Sites:
+    d, M, n = problem.model.dim, len(problem.gaps), len(problem.node)
+    v, m = np.zeros((d, M)), np.zeros((d, d, M))
+    return Sites(Linearisation(m, v), DenseSites(v, m), DataSites(np.zeros((d, n)), np.zeros((d, d, n))))
+
+
+class Run(NamedTuple):
+    """The end of a run, on the host."""
+
+    eta: NaturalChain
+    moments: Moments
+    sites: Sites
+    elbo: float
+    status: Status
+    trace: dict[str, np.ndarray]  # elbo, step, decrement: one entry an iteration, the first is the start
+    passes: int
+    seconds: float
+
+
+def run(
+    algorithm: Algorithm,
+    problem: Problem,
+    start: Sites | NaturalChain | None,
+    *,
+    tolerance: float,
+    max_iterations: int,
+    progress: Callable[[int, float], None] | None = None,
+) -> Run:
+    """Iterate until the algorithm says stop; `progress(iteration, elbo)` is called between chunks of passes."""
+    begun = time.perf_counter()
+    limits = Limits(np.float64(tolerance), np.int64(max_iterations))
+    nodes, d = problem.times.shape[0], problem.model.dim
+    budget = int(np.clip(_CHUNK_SECONDS / (2e-7 * nodes * d**2), 8, _CHUNK))
+    given = np.bool_(start is not None)
+    out = _launch(algorithm, problem, blank_sites(problem) if start is None else start, given, limits, np.int64(budget))
+    chunks, passes = [], 0
+    while True:
+        carry, records, used = out
+        common = algorithm.common(carry)
+        passes += int(used)
+        chunks.append(jax.tree.map(lambda a, n=int(used): np.asarray(a)[:n], records))
+        if int(common.status) != Status.RUNNING:
+            break
+        if progress is not None:
+            progress(int(common.iteration), float(common.elbo))
+        out = _resume(algorithm, problem, carry, limits, np.int64(budget))
+    complete = np.concatenate([c.complete for c in chunks])
+    trace = {k: np.concatenate([getattr(c, k) for c in chunks])[complete] for k in ("elbo", "step", "decrement")}
+    return Run(
+        common.eta,
+        common.moments,
+        common.sites,
+        float(common.elbo),
+        Status(int(common.status)),
+        trace,
+        passes,
+        time.perf_counter() - begun,
+    )

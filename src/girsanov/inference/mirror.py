@@ -1,0 +1,63 @@
+"""Mirror descent as in the paper, η ← (1 − ρ) η + ρ g(η), plain or safeguarded."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from girsanov.chain.moments import expectations
+from girsanov.chain.natural import NaturalChain, inner
+from girsanov.chain.smoother import Engine
+from girsanov.inference.loop import Algorithm, Carry, Limits, Record, evaluate_trial, rounding, select, settle
+from girsanov.inference.objective import Problem
+from girsanov.inference.status import Status
+
+_GROWTH, _SHRINKAGE = 1.5, 0.5
+_SMALLEST = 1e-6  # a safeguarded step below this has stalled
+
+
+class MirrorCarry(eqx.Module):
+    common: Carry
+    residual: NaturalChain
+    rho: Float[Array, ""]
+
+
+class Mirror(Algorithm):
+    """Step ρ; with a safeguard, a step that lowers the bound or leaves the densities is halved and grows back."""
+
+    rho: Float[Array, ""]
+    safeguard: bool = eqx.field(static=True)
+    engine: Engine = eqx.field(static=True, default="auto")
+
+    def common(self, carry: MirrorCarry) -> Carry:
+        return carry.common
+
+    def init(self, start: Carry) -> MirrorCarry:
+        return MirrorCarry(start, 0.0 * start.eta, jnp.asarray(self.rho))
+
+    def step(self, problem: Problem, carry: MirrorCarry, limits: Limits) -> tuple[MirrorCarry, Record]:
+        at = carry.common
+        first = at.iteration < 0
+        trial = evaluate_trial(problem, at.eta + carry.rho * carry.residual, self.engine)
+        rise = trial.elbo - at.elbo
+        raised = first | (rise >= -rounding(problem, at.elbo)) if self.safeguard else True
+        accept = trial.ok & raised
+
+        # Symmetrised KL between successive q, in nats: (η_new − η)·(μ_new − μ).
+        change = inner(trial.eta - at.eta, expectations(trial.moments) - expectations(at.moments))
+        converged = ~first & (jnp.abs(rise) < limits.tolerance) & (change < limits.tolerance)
+        iteration = at.iteration + accept
+        if self.safeguard:
+            rho = jnp.where(accept, jnp.minimum(self.rho, _GROWTH * carry.rho), _SHRINKAGE * carry.rho)
+            rho = jnp.where(first, self.rho, rho)
+            failed = jnp.where(rho < _SMALLEST, int(Status.STALLED), int(Status.RUNNING))
+        else:
+            rho, failed = carry.rho, int(Status.NOT_A_DENSITY)
+        status = jnp.where(accept, at.status, jnp.where(first, int(Status.BAD_START), failed))
+        status = settle(status, iteration, accept, converged, limits)
+        eta, elbo, moments, sites, residual = select(
+            accept,
+            (trial.eta, trial.elbo, trial.moments, trial.sites, trial.residual),
+            (at.eta, at.elbo, at.moments, at.sites, carry.residual),
+        )
+        common = Carry(eta, elbo, moments, sites, iteration, status)
+        return MirrorCarry(common, residual, rho), Record(accept, elbo, carry.rho, change)

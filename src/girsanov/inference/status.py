@@ -1,0 +1,32 @@
+"""How a run ended."""
+
+import enum
+
+
+class Status(enum.IntEnum):
+    RUNNING = 0
+    CONVERGED = 1
+    MAX_ITERATIONS = 2
+    STALLED = 3
+    NOT_A_DENSITY = 4
+    BAD_START = 5
+
+    @property
+    def message(self) -> str:
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.RUNNING: "still running",
+    Status.CONVERGED: "converged",
+    Status.MAX_ITERATIONS: "stopped at max_iterations before the tolerance was met; raise max_iterations",
+    Status.STALLED: (
+        "no step raises the bound further although its gradient is not yet zero: the quadrature does not resolve the "
+        "drift to the tolerance asked for. The last good result is returned; check it against more quadrature points"
+    ),
+    Status.NOT_A_DENSITY: (
+        "the next step left the set of probability densities (its precision is not positive definite); the last good "
+        "result is returned. Use a smaller rho, or safeguard=True"
+    ),
+    Status.BAD_START: "the starting point is not a probability density or its bound is not finite",
+}

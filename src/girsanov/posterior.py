@@ -1,0 +1,149 @@
+"""The Gaussian posterior over the path that inference returns."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from girsanov._compile import compiled
+from girsanov._precision import float64
+from girsanov.bridge import bridge
+from girsanov.chain.moments import Moments
+from girsanov.chain.natural import NaturalChain
+from girsanov.chain.sampling import sample
+from girsanov.estimate import Marginals, PathEstimate
+from girsanov.model import Model
+from girsanov.series import TimeSeries
+from girsanov.simulate import euler_paths
+from girsanov.sites import SiteForm, Sites
+
+_sample = compiled(sample)
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What happened, one entry an iteration on the final grid; the first entry is the start.
+
+    - elbo: the evidence bound in nats.
+    - step: the step size taken.
+    - decrement: squared length of the natural gradient in the Fisher metric, in nats (mirror descent: symmetrised
+      KL divergence between successive q).
+    - passes: evaluations of the bound on the final grid, rejected trials included.
+    - coarse: (iterations, passes) on each coarser grid, coarsest first.
+    """
+
+    elbo: np.ndarray
+    step: np.ndarray
+    decrement: np.ndarray
+    passes: int = 0
+    coarse: tuple[tuple[int, int], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.elbo)
+
+
+@dataclasses.dataclass(frozen=True)
+class Posterior(PathEstimate):
+    """q over the states at the nodes `times`, a Gaussian Markov chain, with the bound it reaches.
+
+    - moments, natural: the chain in its two forms, time in the last axis.
+    - target: the sites that the gradient of the bound asks for at q; at the optimum they compose q.
+    - node: which node each observation sits on.
+    - status, message: how the run ended, in a word and in a sentence; `converged` is whether it met its tolerance.
+    """
+
+    model: Model
+    series: TimeSeries
+    times: np.ndarray
+    node: np.ndarray
+    moments: Moments
+    natural: NaturalChain
+    target: Sites
+    elbo: float
+    history: History
+    status: str
+    message: str
+    seconds: float
+
+    @property
+    def mean(self) -> np.ndarray:
+        return np.ascontiguousarray(self.moments.m.T)
+
+    @property
+    def cov(self) -> np.ndarray:
+        return np.ascontiguousarray(np.moveaxis(self.moments.S, -1, 0))
+
+    @property
+    def lag_cov(self) -> np.ndarray:
+        """Cov(x_{m+1}, x_m) for every step, (N − 1, d, d)."""
+        return np.ascontiguousarray(np.moveaxis(self.moments.C, -1, 0))
+
+    @property
+    def converged(self) -> bool:
+        return self.status == "converged"
+
+    @property
+    def sites(self) -> SiteForm:
+        """q as base process p_L (the drift linearised at q), data sites λ and dense sites Λ."""
+        return SiteForm.of(self.natural, self.model, np.diff(self.times), self.node, self.target.base, self.target.data)
+
+    def marginals(self, times: Any) -> Marginals:
+        """Mean and covariance of the state at any times inside the horizon, off the grid by the local bridge."""
+        t = self._inside(times)
+        return Marginals(*bridge(self.moments, self.target.base, self.model.diffusion, self.times, t))
+
+    @float64
+    def sample(self, key: Any, n: int = 1) -> np.ndarray:
+        """Joint paths on the nodes, (n, N, d)."""
+        return np.asarray(_sample(self.moments, key, n))
+
+    def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
+        """Paths of the model's SDE from the last state onwards, at `times` after the horizon's end, (n, len(times), d).
+
+        Euler–Maruyama with steps of at most `dt`, by default the median step of the grid.
+        """
+        t = np.atleast_1d(np.asarray(times, dtype=np.float64))
+        end = float(self.times[-1])
+        if t.ndim != 1 or len(t) == 0 or not np.isfinite(t).all():
+            raise ValueError(f"times must be finite and of shape (n,), got {times!r}")
+        if t[0] < end or (np.diff(t) <= 0).any():
+            raise ValueError(f"forecast times must increase and start at or after the horizon's end {end:g}, got {t!r}")
+        if dt is None and len(self.times) == 1:
+            raise ValueError("the grid has a single node: give forecast a step dt=")
+        step = float(np.median(np.diff(self.times))) if dt is None else float(dt)
+        return euler_paths(self.model, t, key=key, n=n, dt=step, start=(end, self.mean[-1], self.cov[-1]))
+
+    def to_xarray(self) -> Any:
+        """An xarray.Dataset with mean, std and cov over time and state, the observations, and the run's facts."""
+        import xarray as xr
+
+        state, data = np.arange(self.model.dim), np.arange(self.model.data_dim)
+        return xr.Dataset(
+            {
+                "mean": (("time", "state"), self.mean),
+                "std": (("time", "state"), self.std),
+                "cov": (("time", "state", "state_"), self.cov),
+                "observations": (("observation_time", "output"), np.array(self.series.values)),
+            },
+            coords={
+                "time": self.times,
+                "state": state,
+                "state_": state,
+                "observation_time": np.array(self.series.times),
+                "output": data,
+            },
+            attrs={"elbo": self.elbo, "status": self.status, "converged": int(self.converged), "seconds": self.seconds},
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write a versioned file that `gv.load` reads back exactly."""
+        from girsanov.storage import save
+
+        return save(self, path)
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior(N={len(self.times)}, d={self.model.dim}, elbo={self.elbo:.6g}, {self.status} after "
+            f"{len(self.history) - 1} iterations, {self.seconds:.2f} s)"
+        )

@@ -1,0 +1,110 @@
+"""Observations at irregular times."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class TimeSeries:
+    """Times of shape (n,), strictly increasing, and values of shape (n,) or (n, D); NaN entries are missing.
+
+    `times`, `values` (n, D) and `observed` (n, D) are read-only float64 and bool arrays.
+    """
+
+    times: np.ndarray
+    values: np.ndarray
+    observed: np.ndarray
+
+    def __init__(self, times: Any, values: Any):
+        t = _as_float("times", times)
+        y = _as_float("values", values)
+        if t.ndim != 1:
+            raise ValueError(f"times must have shape (n,), got {t.shape}")
+        if y.ndim not in (1, 2):
+            raise ValueError(f"values must have shape (n,) or (n, D), got {y.shape}")
+        y = y[:, None] if y.ndim == 1 else y
+        if len(t) != len(y):
+            raise ValueError(f"times and values differ in length: {len(t)} times, {len(y)} rows of values")
+        if len(t) == 0 or y.shape[1] == 0:
+            raise ValueError("the series is empty: give at least one time and one value")
+        _check_times(t)
+        if np.isinf(y).any():
+            i, j = np.argwhere(np.isinf(y))[0]
+            raise ValueError(f"values[{i}, {j}] is {y[i, j]} at time {t[i]:g}; write NaN where a value is missing")
+        observed = ~np.isnan(y)
+        if not observed.any():
+            raise ValueError("every value is missing (NaN): there is nothing to infer from")
+        for a in (t, y, observed):
+            a.flags.writeable = False
+        self.times, self.values, self.observed = t, y, observed
+
+    @property
+    def dim(self) -> int:
+        return self.values.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __repr__(self) -> str:
+        missing = int((~self.observed).sum())
+        gone = f", {missing} entries missing" if missing else ""
+        return f"TimeSeries(n={len(self)}, D={self.dim}, from {self.times[0]:g} to {self.times[-1]:g}{gone})"
+
+    def subset(self, index: Any) -> "TimeSeries":
+        """The observations at `index` (a boolean mask or increasing integers)."""
+        return TimeSeries(self.times[index], self.values[index])
+
+    @classmethod
+    def from_csv(cls, path: str | Path, time: str = "t", values: Sequence[str] | str | None = None) -> "TimeSeries":
+        """Read columns of a CSV file; by default every column but the time is a value. Empty cells are missing."""
+        import pandas as pd
+
+        return cls.from_dataframe(pd.read_csv(path), time=time, values=values, source=str(path))
+
+    @classmethod
+    def from_dataframe(
+        cls, frame: Any, time: str = "t", values: Sequence[str] | str | None = None, *, source: str = "the table"
+    ) -> "TimeSeries":
+        columns = [str(c) for c in frame.columns]
+        names = [c for c in columns if c != time] if values is None else [values] if isinstance(values, str) else values
+        for name in [time, *names]:
+            if name not in columns:
+                raise ValueError(f"{source} has no column {name!r}; its columns are {columns}")
+        return cls(_column(frame, time, source), np.stack([_column(frame, n, source) for n in names], axis=1))
+
+
+def _column(frame: Any, name: str, source: str) -> np.ndarray:
+    import pandas as pd
+
+    numbers = pd.to_numeric(frame[name], errors="coerce")
+    bad = np.flatnonzero(numbers.isna() & frame[name].notna())
+    if len(bad):
+        raise ValueError(f"{source}, column {name!r}, row {bad[0]}: {frame[name].iloc[bad[0]]!r} is not a number")
+    return numbers.to_numpy(np.float64)
+
+
+def _as_float(name: str, values: Any) -> np.ndarray:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers: {error}") from None
+
+
+def _check_times(t: np.ndarray) -> None:
+    if not np.isfinite(t).all():
+        i = int(np.argmin(np.isfinite(t)))
+        raise ValueError(f"times[{i}] is {t[i]}; every time must be finite (drop that row)")
+    steps = np.diff(t)
+    if (steps < 0).any():
+        i = int(np.argmax(steps < 0))
+        raise ValueError(
+            f"times must increase: times[{i + 1}] = {t[i + 1]:g} comes after times[{i}] = {t[i]:g}; "
+            "sort both arrays with order = np.argsort(times)"
+        )
+    if (steps == 0).any():
+        i = int(np.argmax(steps == 0))
+        raise ValueError(
+            f"times[{i}] and times[{i + 1}] are both {t[i]:g}; average repeated observations or put them in columns"
+        )

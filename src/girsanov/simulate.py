@@ -1,0 +1,97 @@
+"""Draws from a model: paths by Euler–Maruyama and noisy observations of them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from girsanov._compile import compiled
+from girsanov._precision import float64
+from girsanov.model import Model
+from girsanov.series import TimeSeries
+
+
+class Simulation(NamedTuple):
+    """The state at the observation times, (n, d), and the observations themselves."""
+
+    path: np.ndarray
+    series: TimeSeries
+
+
+def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, start: float | None = None) -> Simulation:
+    """A path of the model and one noisy observation of it at each of `times`.
+
+    - dt: longest step of Euler–Maruyama, by default a tenth of the shortest gap between the times.
+    - start: time of the initial state, by default the first of `times`.
+    """
+    t = np.array(times, dtype=np.float64)
+    if t.ndim != 1 or len(t) == 0:
+        raise ValueError(f"times must have shape (n,) with n ≥ 1, got {t.shape}")
+    TimeSeries(t, np.zeros(len(t)))  # the same checks as for a series
+    t0 = float(t[0]) if start is None else float(start)
+    if t0 > t[0]:
+        raise ValueError(f"start = {t0:g} comes after the first time {t[0]:g}")
+    gaps = np.diff(t) if t0 == t[0] else np.diff(np.concatenate([[t0], t]))
+    if dt is None:
+        dt = float(gaps.min()) / 10.0 if len(gaps) else 1.0
+    if not (np.isfinite(dt) and dt > 0):
+        raise ValueError(f"dt must be positive and finite, got {dt!r}")
+    path_key, noise_key = jax.random.split(key)
+    initial = _initial(model)
+    path = euler_paths(model, t, key=path_key, n=1, dt=dt, start=(t0, *initial))[0]
+    if not np.isfinite(path).all():
+        i = int(np.argmin(np.isfinite(path).all(1)))
+        raise ValueError(f"the simulated path is not finite from time {t[i]:g} on: take a smaller dt than {dt:g}")
+    return Simulation(path, TimeSeries(t, _observe(model, noise_key, path)))
+
+
+@float64
+def _initial(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    state = model.initial_state()
+    return np.asarray(state.mean), np.asarray(state.cov)
+
+
+@float64
+def _observe(model: Model, key: Any, path: np.ndarray) -> np.ndarray:
+    return np.asarray(_observations(model, jax.random.split(key, len(path)), path))
+
+
+@compiled
+def _observations(model: Model, keys, path):
+    return jax.vmap(model.likelihood.sample)(keys, path @ jnp.asarray(model.emission).T)
+
+
+@float64
+def euler_paths(
+    model: Model, times: np.ndarray, *, key: Any, n: int, dt: float, start: tuple[float, np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """n paths at `times`, (n, len(times), d), from x(t₀) ~ N(m, P) by Euler–Maruyama in steps of at most `dt`."""
+    t0, mean, cov = start
+    gaps = np.diff(np.concatenate([[t0], times]))
+    substeps = np.maximum(1, np.ceil(gaps / dt - 1e-9)).astype(np.int64)
+    return np.asarray(_euler(model, key, n, t0, gaps / substeps, substeps, mean, cov))
+
+
+@compiled
+def _euler(model: Model, key, n: int, t0, steps, substeps, mean, cov):
+    d = mean.shape[0]
+    L = jnp.linalg.cholesky(jnp.asarray(model.diffusion))
+    key, first = jax.random.split(key)
+    x = mean + jax.random.normal(first, (n, d)) @ jnp.linalg.cholesky(cov).T
+    drift = jax.vmap(model.drift, in_axes=(0, None))
+
+    def gap(carry, this):
+        step, count = this
+
+        def substep(_, inner):
+            x, t, key = inner
+            key, now = jax.random.split(key)
+            noise = jax.random.normal(now, x.shape) @ L.T
+            return x + step * drift(x, t) + jnp.sqrt(step) * noise, t + step, key
+
+        carry = jax.lax.fori_loop(0, jnp.where(step > 0, count, 0), substep, carry)
+        return carry, carry[0]
+
+    _, path = jax.lax.scan(gap, (x, jnp.asarray(t0, x.dtype), key), (steps, substeps))
+    return jnp.swapaxes(path, 0, 1)

@@ -1,0 +1,150 @@
+"""One versioned file for a posterior: a zip of NumPy arrays and a JSON description, no pickles.
+
+Drifts and likelihoods of the library are stored by name and parameters. A drift of the user's own is code, which a
+data file does not carry: give it to `load` again.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from girsanov.chain.moments import Moments
+from girsanov.chain.natural import NaturalChain
+from girsanov.drifts import DRIFTS
+from girsanov.likelihoods import LIKELIHOODS
+from girsanov.model import GaussianState, Model
+from girsanov.posterior import History, Posterior
+from girsanov.series import TimeSeries
+from girsanov.sites import DataSites, DenseSites, Linearisation, Sites
+
+FORMAT = 1
+_ARRAYS = {
+    "moments": Moments,
+    "natural": NaturalChain,
+    "target.base": Linearisation,
+    "target.dense": DenseSites,
+    "target.data": DataSites,
+}
+
+
+def save(post: Posterior, path: str | Path) -> Path:
+    path = Path(path)
+    arrays: dict[str, Any] = {"times": post.times, "node": post.node}
+    arrays |= {"series.times": post.series.times, "series.values": post.series.values}
+    parts = {"moments": post.moments, "natural": post.natural}
+    parts |= {f"target.{k}": getattr(post.target, k) for k in ("base", "dense", "data")}
+    for name, part in parts.items():
+        arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items()}
+    for k in ("elbo", "step", "decrement"):
+        arrays[f"history.{k}"] = getattr(post.history, k)
+    model = post.model
+    arrays |= {"model.diffusion": np.asarray(model.diffusion), "model.emission": np.asarray(model.emission)}
+    stationary = not isinstance(model.initial, GaussianState)
+    if isinstance(model.initial, GaussianState):
+        arrays |= {"initial.mean": np.asarray(model.initial.mean), "initial.cov": np.asarray(model.initial.cov)}
+    header = {
+        "format": FORMAT,
+        "drift": _describe("drift", model.drift, DRIFTS, arrays),
+        "likelihood": _describe("likelihood", model.likelihood, LIKELIHOODS, arrays),
+        "stationary": stationary,
+        "elbo": post.elbo,
+        "status": post.status,
+        "message": post.message,
+        "seconds": post.seconds,
+        "passes": post.history.passes,
+        "coarse": post.history.coarse,
+    }
+    with path.open("wb") as file:
+        np.savez_compressed(file, header=json.dumps(header), **arrays)
+    return path
+
+
+def load(path: str | Path, *, drift: Callable | None = None) -> Posterior:
+    """Read a posterior written by `Posterior.save`; a drift of your own must be given again."""
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"there is no file {path}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {k: file[k] for k in file.files}
+        header = json.loads(str(arrays.pop("header")))
+    except (ValueError, KeyError, OSError) as error:
+        raise ValueError(f"{path} is not a Girsanov file: {error}") from None
+    if header["format"] > FORMAT:
+        raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
+    model = Model(
+        drift=_restore_drift(header["drift"], arrays, drift, path),
+        diffusion=arrays["model.diffusion"],
+        initial="stationary" if header["stationary"] else GaussianState(arrays["initial.mean"], arrays["initial.cov"]),
+        likelihood=_restore("likelihood", header["likelihood"], LIKELIHOODS, arrays),
+        emission=arrays["model.emission"],
+    )
+    parts = {
+        name: kind(**{f.name: arrays[f"{name}.{f.name}"] for f in dataclasses.fields(kind)})
+        for name, kind in _ARRAYS.items()
+    }
+    history = History(
+        *(arrays[f"history.{k}"] for k in ("elbo", "step", "decrement")),
+        passes=header["passes"],
+        coarse=tuple(tuple(c) for c in header["coarse"]),
+    )
+    return Posterior(
+        model=model,
+        series=TimeSeries(arrays["series.times"], arrays["series.values"]),
+        times=arrays["times"],
+        node=arrays["node"],
+        moments=parts["moments"],
+        natural=parts["natural"],
+        target=Sites(parts["target.base"], parts["target.dense"], parts["target.data"]),
+        elbo=header["elbo"],
+        history=history,
+        status=header["status"],
+        message=header["message"],
+        seconds=header["seconds"],
+    )
+
+
+def _describe(name: str, part: Any, known: tuple[type, ...], arrays: dict[str, Any]) -> dict[str, Any]:
+    """The class of a part and its settings; its arrays go into `arrays`."""
+    if type(part) not in known:
+        return {"class": None, "repr": repr(part)}
+    description: dict[str, Any] = {"class": type(part).__name__, "settings": {}, "arrays": []}
+    for key, value in vars(part).items():
+        if key == "layers":  # of a neural network: a tuple of (weights, biases)
+            description["layers"] = len(value)
+            for i, (W, b) in enumerate(value):
+                arrays[f"{name}.{key}.{i}.W"], arrays[f"{name}.{key}.{i}.b"] = np.asarray(W), np.asarray(b)
+        elif isinstance(value, str):
+            description["settings"][key] = value
+        else:
+            description["arrays"].append(key)
+            arrays[f"{name}.{key}"] = np.asarray(value)
+    return description
+
+
+def _restore(name: str, description: dict[str, Any], known: tuple[type, ...], arrays: dict[str, Any]) -> Any:
+    kinds = {kind.__name__: kind for kind in known}
+    kind = kinds[description["class"]]
+    values = {k: arrays[f"{name}.{k}"] for k in description["arrays"]} | description["settings"]
+    if "layers" in description:
+        part = object.__new__(kind)
+        count = range(description["layers"])
+        layers = tuple((arrays[f"{name}.layers.{i}.W"], arrays[f"{name}.layers.{i}.b"]) for i in count)
+        for key, value in {**values, "layers": layers}.items():
+            object.__setattr__(part, key, value)
+        return part
+    return kind(**values)
+
+
+def _restore_drift(description: dict[str, Any], arrays: dict[str, Any], drift: Callable | None, path: Path) -> Any:
+    if drift is not None:
+        return drift
+    if description["class"] is None:
+        raise ValueError(
+            f"{path} was made with a drift of your own, {description['repr']}; give it again: gv.load(path, drift=f)"
+        )
+    return _restore("drift", description, DRIFTS, arrays)
