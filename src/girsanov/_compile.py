@@ -1,6 +1,5 @@
 """How the library compiles: one place for the options of the compiler."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,5 +11,7 @@ import jax
 _KNOWN = jax.__version_info__ < (0, 11)
 OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False} if _KNOWN else {}
 
-compiled: Callable[[Callable], Callable] = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)
-"""`eqx.filter_jit` with these options: arrays are traced, everything else is part of the program."""
+
+def compiled(fn: Callable) -> Callable:
+    """`eqx.filter_jit` with these options: arrays are traced, everything else is part of the program."""
+    return eqx.filter_jit(fn, compiler_options=OPTIONS)

@@ -4,6 +4,7 @@ A drift takes one state of shape (d,) and one time and returns an array of shape
 the parameters fix, or None where any will do.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from girsanov._precision import parameter
+from girsanov._types import Array
 
 
 class Drift(eqx.Module):
@@ -37,7 +39,7 @@ def _common_size(*parameters: Any) -> int | None:
 class OrnsteinUhlenbeck(Drift):
     """f(x) = −decay · x, coordinate by coordinate; decay is a scalar or of shape (d,)."""
 
-    decay: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter)
+    decay: Float[Array, "..."] = eqx.field(converter=parameter)
 
     @property
     def dim(self) -> int | None:
@@ -55,7 +57,7 @@ class OrnsteinUhlenbeck(Drift):
 class Benes(Drift):
     """f(x) = scale · tanh(x)."""
 
-    scale: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=1.0)
+    scale: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
     @property
     def dim(self) -> int | None:
@@ -68,8 +70,8 @@ class Benes(Drift):
 class DoubleWell(Drift):
     """f(x) = scale · x (well − x²): stable states at ±√well."""
 
-    scale: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=4.0)
-    well: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=1.0)
+    scale: Float[Array, "..."] = eqx.field(converter=parameter, default=4.0)
+    well: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
     @property
     def dim(self) -> int | None:
@@ -82,8 +84,8 @@ class DoubleWell(Drift):
 class Sine(Drift):
     """f(x) = scale · sin(x − phase)."""
 
-    scale: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=1.0)
-    phase: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=0.0)
+    scale: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
+    phase: Float[Array, "..."] = eqx.field(converter=parameter, default=0.0)
 
     @property
     def dim(self) -> int | None:
@@ -96,7 +98,7 @@ class Sine(Drift):
 class SquareRoot(Drift):
     """f(x) = √(scale · |x|)."""
 
-    scale: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=1.0)
+    scale: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
     @property
     def dim(self) -> int | None:
@@ -109,8 +111,8 @@ class SquareRoot(Drift):
 class VanDerPol(Drift):
     """f(x) = rate · (damping · (x₁ − x₁³/3 − x₂), x₁/damping)."""
 
-    rate: Float[Array | np.ndarray, ""] = eqx.field(converter=parameter, default=5.0)
-    damping: Float[Array | np.ndarray, ""] = eqx.field(converter=parameter, default=2.0)
+    rate: Float[Array, ""] = eqx.field(converter=parameter, default=5.0)
+    damping: Float[Array, ""] = eqx.field(converter=parameter, default=2.0)
 
     @property
     def dim(self) -> int | None:
@@ -123,8 +125,8 @@ class VanDerPol(Drift):
 class Linear(Drift):
     """f(x) = A x + b."""
 
-    A: Float[Array | np.ndarray, "d d"] = eqx.field(converter=parameter)
-    b: Float[Array | np.ndarray, " d"] = eqx.field(converter=parameter)
+    A: Float[Array, "d d"] = eqx.field(converter=parameter)
+    b: Float[Array, " d"] = eqx.field(converter=parameter)
 
     def __init__(self, A: Any, b: Any = 0.0):
         A = parameter(A)
@@ -155,7 +157,7 @@ ACTIVATIONS: dict[str, Callable] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "soft
 class MLP(Drift):
     """A neural network from ℝᵈ to ℝᵈ; by default one hidden layer of three ReLU units."""
 
-    layers: tuple[tuple[Float[Array | np.ndarray, "i o"], Float[Array | np.ndarray, " i"]], ...]
+    layers: tuple[tuple[Float[Array, "i o"], Float[Array, " i"]], ...]
     activation: str = eqx.field(static=True)
 
     def __init__(self, dim: int, width: int = 3, depth: int = 1, activation: str = "relu", *, key: Array):
@@ -163,7 +165,7 @@ class MLP(Drift):
             raise ValueError(f"unknown activation {activation!r}; choose one of {sorted(ACTIVATIONS)}")
         sizes = [dim] + [width] * depth + [dim]
         layers = []
-        for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for n_in, n_out in itertools.pairwise(sizes):
             key, kw, kb = jax.random.split(key, 3)
             bound = 1.0 / np.sqrt(n_in)
             W = jax.random.uniform(kw, (n_out, n_in), minval=-bound, maxval=bound)

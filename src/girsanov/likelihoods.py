@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from girsanov._precision import parameter
+from girsanov._types import Array
 from girsanov.quadrature import GaussHermite
 
 LOG_2PI = 1.8378770664093453
@@ -68,7 +69,7 @@ def _positive(name: str, value: Any) -> None:
 class Gaussian(Likelihood):
     """y = z + ε, ε ~ N(0, R); `variance` is a scalar, (D,) for a diagonal R, or a full (D, D) matrix."""
 
-    variance: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter)
+    variance: Float[Array, "..."] = eqx.field(converter=parameter)
 
     def __check_init__(self):
         v = self.variance
@@ -168,7 +169,7 @@ class Elementwise(Likelihood):
 class Poisson(Elementwise):
     """Counts y ~ Poisson(exposure · exp(z))."""
 
-    exposure: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=1.0)
+    exposure: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
     def __check_init__(self):
         _positive("exposure", self.exposure)
@@ -214,8 +215,8 @@ class Bernoulli(Elementwise):
 class StudentT(Elementwise):
     """y = z + scale · t, t Student-t with `df` degrees of freedom: Gaussian noise with outliers."""
 
-    scale: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter)
-    df: Float[Array | np.ndarray, ""] = eqx.field(converter=parameter, default=4.0)
+    scale: Float[Array, "..."] = eqx.field(converter=parameter)
+    df: Float[Array, ""] = eqx.field(converter=parameter, default=4.0)
 
     def __check_init__(self):
         _positive("scale", self.scale)

@@ -7,17 +7,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from girsanov._precision import float64, parameter
+from girsanov._types import Array
 from girsanov.likelihoods import Gaussian, Likelihood, check_covariance
 
 
 class GaussianState(eqx.Module):
     """x(t₀) ~ N(mean, cov); scalars and a diagonal (d,) broadcast to the state's dimension."""
 
-    mean: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=0.0)
-    cov: Float[Array | np.ndarray, "..."] = eqx.field(converter=parameter, default=1.0)
+    mean: Float[Array, "..."] = eqx.field(converter=parameter, default=0.0)
+    cov: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
 
 class Stationary(eqx.Module):
@@ -36,10 +37,10 @@ class Model(eqx.Module):
     """
 
     drift: Callable
-    diffusion: Float[Array | np.ndarray, "d d"]
+    diffusion: Float[Array, "d d"]
     initial: GaussianState | Stationary
     likelihood: Likelihood
-    emission: Float[Array | np.ndarray, "D d"]
+    emission: Float[Array, "D d"]
 
     @float64
     def __init__(

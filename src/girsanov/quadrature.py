@@ -6,7 +6,9 @@ from itertools import combinations
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from girsanov._types import Array
 
 # Nodes a dimension of the tensor rule, by the dimension of the state; above, cubature takes over.
 _TENSOR_POINTS = {1: 20, 2: 10, 3: 7}
@@ -15,8 +17,8 @@ _TENSOR_POINTS = {1: 20, 2: 10, 3: 7}
 class Rule(eqx.Module):
     """Nodes ξ of shape (d, n) and weights of shape (n,) that sum to one."""
 
-    nodes: Float[Array | np.ndarray, "d n"]
-    weights: Float[Array | np.ndarray, " n"]
+    nodes: Float[Array, "d n"]
+    weights: Float[Array, " n"]
 
 
 class GaussHermite(eqx.Module):

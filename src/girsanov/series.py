@@ -78,11 +78,12 @@ class TimeSeries:
 def _column(frame: Any, name: str, source: str) -> np.ndarray:
     import pandas as pd
 
-    numbers = pd.to_numeric(frame[name], errors="coerce")
-    bad = np.flatnonzero(numbers.isna() & frame[name].notna())
+    column = frame[name]
+    numbers = np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
+    bad = np.flatnonzero(np.isnan(numbers) & np.asarray(column.notna()))
     if len(bad):
-        raise ValueError(f"{source}, column {name!r}, row {bad[0]}: {frame[name].iloc[bad[0]]!r} is not a number")
-    return numbers.to_numpy(np.float64)
+        raise ValueError(f"{source}, column {name!r}, row {bad[0]}: {column.iloc[bad[0]]!r} is not a number")
+    return numbers
 
 
 def _as_float(name: str, values: Any) -> np.ndarray:

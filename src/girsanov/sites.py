@@ -2,38 +2,36 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from girsanov._precision import float64, to_numpy
+from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse
 from girsanov.chain.conversion import linear_chain
 from girsanov.chain.natural import NaturalChain
 from girsanov.model import Model
 
-_Array = Array | np.ndarray
-
 
 class Linearisation(eqx.Module):
     """f_L(x) = A x + b at every time: the drift of the base process p_L."""
 
-    A: Float[_Array, "d d M"]
-    b: Float[_Array, "d M"]
+    A: Float[Array, "d d M"]
+    b: Float[Array, "d M"]
 
 
 class DenseSites(eqx.Module):
     """Sites per unit of time, exp(ℓᵀx − ½xᵀΓx), on each state but the last."""
 
-    potential: Float[_Array, "d M"]
-    precision: Float[_Array, "d d M"]
+    potential: Float[Array, "d M"]
+    precision: Float[Array, "d d M"]
 
 
 class DataSites(eqx.Module):
     """exp(λᵀx − ½xᵀΛx) for every observation, in the coordinates of the state."""
 
-    potential: Float[_Array, "d n"]
-    precision: Float[_Array, "d d n"]
+    potential: Float[Array, "d n"]
+    precision: Float[Array, "d d n"]
 
 
 class Sites(eqx.Module):
@@ -45,7 +43,7 @@ class Sites(eqx.Module):
 
 
 def base_chain(
-    model: Model, base: Linearisation, gaps: Float[_Array, " M"], valid: Bool[_Array, " M"] | bool = True
+    model: Model, base: Linearisation, gaps: Float[Array, " M"], valid: Bool[Array, " M"] | bool = True
 ) -> NaturalChain:
     """η_L: Euler–Maruyama transitions of the linear drift, x₊ | x ~ N(x + Δ(Ax + b), ΔQ), and p(x_0)."""
     Q_inv, _ = inverse(jnp.asarray(model.diffusion))
@@ -58,7 +56,7 @@ def base_chain(
     )
 
 
-def data_chain(data: DataSites, node: Int[_Array, " n"], like: NaturalChain) -> NaturalChain:
+def data_chain(data: DataSites, node: Int[Array, " n"], like: NaturalChain) -> NaturalChain:
     """φ(λ): the data sites on their nodes, in a chain of the size of `like`."""
     zero = 0.0 * like
     return NaturalChain(zero.h.at[:, node].add(data.potential), zero.J.at[..., node].add(data.precision), zero.K)
@@ -71,15 +69,15 @@ class SiteForm(eqx.Module):
     """
 
     model: Model
-    gaps: Float[_Array, " M"]
-    node: Int[_Array, " n"]
+    gaps: Float[Array, " M"]
+    node: Int[Array, " n"]
     base: Linearisation
     data: DataSites
     dense: NaturalChain
 
     @classmethod
     @float64
-    def of(cls, q: NaturalChain, model: Model, gaps: _Array, node: _Array, base: Linearisation, data: DataSites):
+    def of(cls, q: NaturalChain, model: Model, gaps: Array, node: Array, base: Linearisation, data: DataSites):
         chain = base_chain(model, base, gaps)
         return cls(model, gaps, node, base, data, to_numpy(q - chain - data_chain(data, node, chain)))
 

@@ -6,7 +6,9 @@ work for no lanes at all, so a scan over single matrices uses them too.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from girsanov._types import Array
 
 # Up to this size the inverse is written out entry by entry (fused to one loop over the lanes); above it, each
 # elimination step is one rank-one update of the whole block, so that the program does not grow with d³.

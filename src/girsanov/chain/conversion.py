@@ -1,8 +1,9 @@
 """From moments back to natural parameters, and the chain of a linear-Gaussian transition model."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.moments import Moments

@@ -1,7 +1,8 @@
 """Entropy, log partition function and Kullback–Leibler divergence of chains."""
 
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from girsanov._types import Array
 from girsanov.chain.moments import expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth

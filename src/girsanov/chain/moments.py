@@ -1,8 +1,9 @@
 """Moments of a Gaussian Markov chain: the central form a user reads and the raw form the geometry needs."""
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from girsanov._types import Array
 from girsanov.chain import blocks
 
 

@@ -2,8 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import matmul, transpose
 from girsanov.chain.moments import Moments

@@ -6,8 +6,9 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
+from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.moments import ExpectationChain, Moments, expectations
@@ -29,7 +30,7 @@ class Smoothed(eqx.Module):
 
 
 # From how many nodes on the partitioned elimination is worth its longer compilation, by dimension (measured on two
-# cores); elsewhere one scan is faster: up to d = 2 its body is a handful of scalars, from d = 5 on the blocks are large.
+# cores). Elsewhere one scan is faster: up to d = 2 its body is a handful of scalars, from d = 5 on blocks are large.
 _PARTITION_FROM = {1: 1_000_000, 2: 200_000, 3: 3_000, 4: 10_000}
 _PARTITION_TANGENT_FROM = {1: 1_000_000, 2: 8_000, 3: 3_000, 4: 10_000}
 

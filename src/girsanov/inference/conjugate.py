@@ -11,8 +11,9 @@ line is followed once more, to where the two slopes say it is zero.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
+from girsanov._types import Array
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, tangent
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, evaluate_trial, rounding, select, settle

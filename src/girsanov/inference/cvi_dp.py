@@ -107,7 +107,7 @@ class CVIDP(eqx.Module):
     def _algorithm(self) -> Algorithm:
         if self.rho is None:
             return Conjugate(engine=self.engine)
-        return Mirror(np.float64(self.rho), self.safeguard, self.engine)
+        return Mirror(rho=np.float64(self.rho), safeguard=self.safeguard, engine=self.engine)
 
     def _coarse_start(self, model, series, grid, fine, algorithm, coarse, progress) -> Sites | None:
         """Solve on coarser and coarser grids' way back up; None where the grid has no coarser one."""

@@ -15,8 +15,9 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import matmul, matvec, transpose
 from girsanov.chain.moments import Moments

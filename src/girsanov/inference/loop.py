@@ -12,9 +12,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from girsanov._compile import compiled
+from girsanov._types import Array
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Engine, smooth
@@ -127,10 +128,8 @@ def _run_chunk(algorithm: Algorithm, problem: Problem, carry: Any, limits: Limit
 @compiled
 def _launch(algorithm: Algorithm, problem: Problem, start: Sites | NaturalChain, given, limits: Limits, budget):
     """The first chunk, from `start` if it is `given`, else from the data alone (one program serves both)."""
-    if isinstance(start, Sites):
-        eta = compose(problem, select(given, start, starting_sites(problem)))
-    else:
-        eta = start
+    warm = isinstance(start, NaturalChain)
+    eta = start if warm else compose(problem, select(given, start, starting_sites(problem)))
     return _run_chunk(algorithm, problem, algorithm.init(_blank(problem, eta)), limits, budget)
 
 

@@ -2,8 +2,9 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from girsanov._types import Array
 from girsanov.chain.moments import expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine

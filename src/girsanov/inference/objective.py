@@ -8,8 +8,9 @@ g(q) is the chain of the linearised drift, plus dense sites Δ·(ℓ, Γ) on sin
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
+from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse
 from girsanov.chain.moments import Moments
