@@ -1,5 +1,7 @@
 """Bayesian inference and learning in latent diffusion processes."""
 
+from typing import TYPE_CHECKING, Any
+
 from girsanov import likelihoods
 from girsanov.drifts import (
     MLP,
@@ -11,6 +13,7 @@ from girsanov.drifts import (
     SquareRoot,
     VanDerPol,
 )
+from girsanov.fit import Fit
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.infer import infer
 from girsanov.model import GaussianState, Model
@@ -20,7 +23,22 @@ from girsanov.series import TimeSeries
 from girsanov.simulate import simulate
 from girsanov.storage import load
 
+if TYPE_CHECKING:
+    from girsanov.learning.learn import learn
+
 __version__ = "0.1.0"
+
+# Parts whose libraries take long to import are loaded when they are first asked for.
+_LATER = {"learn": "girsanov.learning.learn"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        import importlib
+
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'girsanov' has no attribute {name!r}")
+
 
 __all__ = [
     "CVIDP",
@@ -28,6 +46,7 @@ __all__ = [
     "Benes",
     "Cubature",
     "DoubleWell",
+    "Fit",
     "GaussHermite",
     "GaussianState",
     "Linear",
@@ -40,6 +59,7 @@ __all__ = [
     "TimeSeries",
     "VanDerPol",
     "infer",
+    "learn",
     "likelihoods",
     "load",
     "simulate",

@@ -14,4 +14,4 @@ OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False} if _KNOWN else 
 
 def compiled(fn: Callable) -> Callable:
     """`eqx.filter_jit` with these options: arrays are traced, everything else is part of the program."""
-    return eqx.filter_jit(fn, compiler_options=OPTIONS)
+    return eqx.filter_jit(fn, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]

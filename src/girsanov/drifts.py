@@ -6,7 +6,7 @@ the parameters fix, or None where any will do.
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -19,7 +19,12 @@ from girsanov._types import Array
 
 
 class Drift(eqx.Module):
-    """What a drift of this library offers beyond being callable."""
+    """What a drift of this library offers beyond being callable.
+
+    `constraints` says which parameters learning keeps positive; the others are free.
+    """
+
+    constraints: ClassVar[dict[str, str]] = {}
 
     @property
     def dim(self) -> int | None:
@@ -38,6 +43,8 @@ def _common_size(*parameters: Any) -> int | None:
 
 class OrnsteinUhlenbeck(Drift):
     """f(x) = −decay · x, coordinate by coordinate; decay is a scalar or of shape (d,)."""
+
+    constraints: ClassVar[dict[str, str]] = {"decay": "positive"}
 
     decay: Float[Array, "..."] = eqx.field(converter=parameter)
 
@@ -98,6 +105,8 @@ class Sine(Drift):
 class SquareRoot(Drift):
     """f(x) = √(scale · |x|)."""
 
+    constraints: ClassVar[dict[str, str]] = {"scale": "positive"}
+
     scale: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
     @property
@@ -110,6 +119,8 @@ class SquareRoot(Drift):
 
 class VanDerPol(Drift):
     """f(x) = rate · (damping · (x₁ − x₁³/3 − x₂), x₁/damping)."""
+
+    constraints: ClassVar[dict[str, str]] = {"rate": "positive", "damping": "positive"}
 
     rate: Float[Array, ""] = eqx.field(converter=parameter, default=5.0)
     damping: Float[Array, ""] = eqx.field(converter=parameter, default=2.0)
@@ -176,6 +187,10 @@ class MLP(Drift):
     @property
     def dim(self) -> int | None:
         return self.layers[0][0].shape[1]
+
+    def reinitialise(self, key: Array) -> "MLP":
+        """A network of the same shape with weights drawn anew."""
+        return MLP(self.layers[0][0].shape[1], len(self.layers[0][1]), len(self.layers) - 1, self.activation, key=key)
 
     def __call__(self, x, t):
         act = ACTIVATIONS[self.activation]

@@ -4,7 +4,7 @@ A likelihood works on one observation: y of shape (D,) and a mask `observed` of 
 that are missing carry an arbitrary finite number and must not matter.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -24,7 +24,12 @@ _PREDICTIVE_DRAWS = 20_000  # above three dimensions
 
 
 class Likelihood(eqx.Module):
-    """The interface of an observation model; V is the covariance of z, all gradients are in (z̄, V)."""
+    """The interface of an observation model; V is the covariance of z, all gradients are in (z̄, V).
+
+    `constraints` says which parameters learning keeps positive (a matrix: positive definite).
+    """
+
+    constraints: ClassVar[dict[str, str]] = {}
 
     def expected(
         self, y: Float[Array, " D"], observed: Bool[Array, " D"], mean: Float[Array, " D"], V: Float[Array, "D D"]
@@ -68,6 +73,8 @@ def _positive(name: str, value: Any) -> None:
 
 class Gaussian(Likelihood):
     """y = z + ε, ε ~ N(0, R); `variance` is a scalar, (D,) for a diagonal R, or a full (D, D) matrix."""
+
+    constraints: ClassVar[dict[str, str]] = {"variance": "positive"}
 
     variance: Float[Array, "..."] = eqx.field(converter=parameter)
 
@@ -169,6 +176,8 @@ class Elementwise(Likelihood):
 class Poisson(Elementwise):
     """Counts y ~ Poisson(exposure · exp(z))."""
 
+    constraints: ClassVar[dict[str, str]] = {"exposure": "positive"}
+
     exposure: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
     def __check_init__(self):
@@ -214,6 +223,8 @@ class Bernoulli(Elementwise):
 
 class StudentT(Elementwise):
     """y = z + scale · t, t Student-t with `df` degrees of freedom: Gaussian noise with outliers."""
+
+    constraints: ClassVar[dict[str, str]] = {"scale": "positive", "df": "positive"}
 
     scale: Float[Array, "..."] = eqx.field(converter=parameter)
     df: Float[Array, ""] = eqx.field(converter=parameter, default=4.0)

@@ -41,6 +41,8 @@ class Model(eqx.Module):
     initial: GaussianState | Stationary
     likelihood: Likelihood
     emission: Float[Array, "D d"]
+    diffusion_form: str = eqx.field(static=True)  # as given: "scalar", "diagonal" or "full"; learning keeps it
+    initial_form: str = eqx.field(static=True)
 
     @float64
     def __init__(
@@ -66,6 +68,8 @@ class Model(eqx.Module):
         d = _dimension(drift, Q, state, H, dim)
         self.drift = _traceable(drift)
         self.diffusion = _matrix("diffusion", Q, d)
+        self.diffusion_form = _FORMS[Q.ndim]
+        self.initial_form = _FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
         self.initial = _initial_state(state, d, self.drift)
         self.likelihood = likelihood
         self.emission = np.eye(d) if H is None else H
@@ -90,6 +94,9 @@ class Model(eqx.Module):
             mean, cov = self.drift.stationary(jnp.asarray(self.diffusion))  # pyright: ignore[reportFunctionMemberAccess]
             return GaussianState(mean, cov)
         return self.initial
+
+
+_FORMS = {0: "scalar", 1: "diagonal", 2: "full"}
 
 
 def _dimension(drift: Any, Q: np.ndarray, state: Any, H: np.ndarray | None, dim: int | None) -> int:

@@ -39,3 +39,20 @@ def plot_estimate(
     axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
     axes[0].margins(y=0.2)
     return axes[0].figure
+
+
+def plot_fit(fit: Any) -> Any:
+    """Every trainable parameter and the evidence bound against the outer iterations."""
+    paths = list(fit.history.parameters)
+    figure, axes = plt.subplots(len(paths) + 1, 1, figsize=(6.0, 1.2 + 1.3 * (len(paths) + 1)), layout="constrained")
+    steps = np.arange(len(fit.history))
+    for ax, path in zip(axes, paths, strict=False):
+        values = fit.history.parameters[path].reshape(len(steps), -1)
+        ax.plot(steps, values, "o-", ms=3, lw=1)
+        ax.set_ylabel(path)
+    axes[-1].plot(steps, fit.history.elbo, "o-", ms=3, lw=1, color=_COLOUR)
+    axes[-1].set_ylabel("evidence bound (nats)")
+    axes[-1].set_xlabel("iteration")
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -1,4 +1,4 @@
-"""One versioned file for a posterior: a zip of NumPy arrays and a JSON description, no pickles.
+"""One versioned file for a posterior or a fit: a zip of NumPy arrays and a JSON description, no pickles.
 
 Drifts and likelihoods of the library are stored by name and parameters. A drift of the user's own is code, which a
 data file does not carry: give it to `load` again.
@@ -15,6 +15,7 @@ import numpy as np
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.drifts import DRIFTS
+from girsanov.fit import Fit, FitHistory
 from girsanov.likelihoods import LIKELIHOODS
 from girsanov.model import GaussianState, Model
 from girsanov.posterior import History, Posterior
@@ -22,6 +23,7 @@ from girsanov.series import TimeSeries
 from girsanov.sites import DataSites, DenseSites, Linearisation, Sites
 
 FORMAT = 1
+_FIT_COLUMNS = ("elbo", "objective", "e_steps", "passes", "seconds")
 _ARRAYS = {
     "moments": Moments,
     "natural": NaturalChain,
@@ -32,7 +34,31 @@ _ARRAYS = {
 
 
 def save(post: Posterior, path: str | Path) -> Path:
+    header, arrays = _pack(post)
+    return _write(path, {"kind": "posterior", **header}, arrays)
+
+
+def save_fit(fit: Fit, path: str | Path) -> Path:
+    """A fit is stored as its posterior with the history of learning (of restarts, the best)."""
+    header, arrays = _pack(fit.posterior)
+    for k in _FIT_COLUMNS:
+        arrays[f"fit.{k}"] = getattr(fit.history, k)
+    for k, v in fit.history.parameters.items():
+        arrays[f"fit.parameters.{k}"] = v
+    if fit.covariance is not None:
+        arrays["fit.covariance"] = fit.covariance
+    learnt = {k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors")}
+    return _write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
+
+
+def _write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> Path:
     path = Path(path)
+    with path.open("wb") as file:
+        np.savez_compressed(file, header=json.dumps(header), **arrays)
+    return path
+
+
+def _pack(post: Posterior) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays: dict[str, Any] = {"times": post.times, "node": post.node}
     arrays |= {"series.times": post.series.times, "series.values": post.series.values}
     parts = {"moments": post.moments, "natural": post.natural}
@@ -42,10 +68,14 @@ def save(post: Posterior, path: str | Path) -> Path:
     for k in ("elbo", "step", "decrement"):
         arrays[f"history.{k}"] = getattr(post.history, k)
     model = post.model
-    arrays |= {"model.diffusion": np.asarray(model.diffusion), "model.emission": np.asarray(model.emission)}
+    arrays |= {"model.diffusion": _as_given(model.diffusion, model.diffusion_form)}
+    arrays |= {"model.emission": np.asarray(model.emission)}
     stationary = not isinstance(model.initial, GaussianState)
     if isinstance(model.initial, GaussianState):
-        arrays |= {"initial.mean": np.asarray(model.initial.mean), "initial.cov": np.asarray(model.initial.cov)}
+        arrays |= {
+            "initial.mean": np.asarray(model.initial.mean),
+            "initial.cov": _as_given(model.initial.cov, model.initial_form),
+        }
     header = {
         "format": FORMAT,
         "drift": _describe("drift", model.drift, DRIFTS, arrays),
@@ -58,13 +88,11 @@ def save(post: Posterior, path: str | Path) -> Path:
         "passes": post.history.passes,
         "coarse": post.history.coarse,
     }
-    with path.open("wb") as file:
-        np.savez_compressed(file, header=json.dumps(header), **arrays)
-    return path
+    return header, arrays
 
 
-def load(path: str | Path, *, drift: Callable | None = None) -> Posterior:
-    """Read a posterior written by `Posterior.save`; a drift of your own must be given again."""
+def load(path: str | Path, *, drift: Callable | None = None) -> Any:
+    """The Posterior or Fit that `save` wrote; a drift of your own must be given again."""
     path = Path(path)
     if not path.exists():
         raise ValueError(f"there is no file {path}")
@@ -76,6 +104,26 @@ def load(path: str | Path, *, drift: Callable | None = None) -> Posterior:
         raise ValueError(f"{path} is not a Girsanov file: {error}") from None
     if header["format"] > FORMAT:
         raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
+    post = _unpack(header, arrays, drift, path)
+    if header["kind"] == "posterior":
+        return post
+    names = [k for k in arrays if k.startswith("fit.parameters.")]
+    parameters = {k.removeprefix("fit.parameters."): arrays[k] for k in names}
+    history = FitHistory(parameters, *(arrays[f"fit.{k}"] for k in _FIT_COLUMNS))
+    learnt = header["fit"]
+    return Fit(
+        post.model,
+        post,
+        history,
+        tuple(learnt["trainable"]),
+        learnt["status"],
+        learnt["message"],
+        learnt["standard_errors"],
+        arrays.get("fit.covariance"),
+    )
+
+
+def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Callable | None, path: Path) -> Posterior:
     model = Model(
         drift=_restore_drift(header["drift"], arrays, drift, path),
         diffusion=arrays["model.diffusion"],
@@ -106,6 +154,11 @@ def load(path: str | Path, *, drift: Callable | None = None) -> Posterior:
         message=header["message"],
         seconds=header["seconds"],
     )
+
+
+def _as_given(matrix: Any, form: str) -> np.ndarray:
+    a = np.asarray(matrix)
+    return a[0, 0] if form == "scalar" else np.diagonal(a) if form == "diagonal" else a
 
 
 def _describe(name: str, part: Any, known: tuple[type, ...], arrays: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class CVIDP(eqx.Module):
         """The run on the grid from a given start or from coarser grids, with the runs on those."""
         rule = (self.quadrature or default_quadrature(model.dim)).rule(model.dim)
         fine = make_problem(model, series, grid, rule)
-        algorithm = self._algorithm()
+        algorithm = self.algorithm()
         coarse: list[Run] = []
         begin = None if start is None else start(fine)
         if start is None and self.coarse_to_fine and self.rho is None:
@@ -104,7 +104,7 @@ class CVIDP(eqx.Module):
             result = run(algorithm, fine, None, tolerance=self.tolerance, max_iterations=self.max_iterations)
         return fine, result, coarse
 
-    def _algorithm(self) -> Algorithm:
+    def algorithm(self) -> Algorithm:
         if self.rho is None:
             return Conjugate(engine=self.engine)
         return Mirror(rho=np.float64(self.rho), safeguard=self.safeguard, engine=self.engine)

@@ -53,16 +53,19 @@ def infer(
     begun = time.perf_counter()
     method = _method(method, tolerance, max_iterations)
     check_inputs(model, series)
-    nodes = _grid(series, dt, span, grid)
-    warm = None if start is None else _warm_start(start, model, series)
+    nodes = make_grid(series, dt, span, grid)
+    warm = None if start is None else warm_start(start, model, series)
     with reporter(progress) as say:
         problem, result, coarse = method.solve(model, series, nodes, warm, say)
     if result.status is Status.BAD_START:
         explain_bad_start(problem)
-    history = History(
-        **result.trace, passes=result.passes, coarse=tuple((len(r.trace["elbo"]) - 1, r.passes) for r in coarse)
-    )
+    history = run_history(result, coarse)
     return make_posterior(problem, result, series, history, nodes, time.perf_counter() - begun)
+
+
+def run_history(result: Run, coarse: list[Run]) -> History:
+    counts = tuple((len(r.trace["elbo"]) - 1, r.passes) for r in coarse)
+    return History(**result.trace, passes=result.passes, coarse=counts)
 
 
 def make_posterior(
@@ -115,7 +118,7 @@ def check_inputs(model: Any, series: Any) -> None:
     model.likelihood.check(series.values, series.observed)
 
 
-def _grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
+def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
     if (dt is None) == (grid is None):
         raise ValueError("give either dt= (the step of the time grid) or grid= (its times)")
     if grid is None:
@@ -125,7 +128,7 @@ def _grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
     return given_grid(series, grid)
 
 
-def _warm_start(start: Posterior, model: Model, series: TimeSeries) -> Callable[[Problem], Sites | NaturalChain]:
+def warm_start(start: Posterior, model: Model, series: TimeSeries) -> Callable[[Problem], Sites | NaturalChain]:
     """The chain of an earlier posterior where the grid is the same, else its sites on the new grid."""
     if not np.array_equal(start.series.times, series.times):
         raise ValueError("start= must be a posterior of a series with the same observation times")

@@ -1,0 +1,281 @@
+"""`learn`: parameters by variational EM, or by quasi-Newton steps on the profile of the bound."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from girsanov._precision import float64, to_numpy
+from girsanov.fit import Fit, FitHistory
+from girsanov.grid import Grid
+from girsanov.inference.cvi_dp import CVIDP, reject_unknown
+from girsanov.inference.infer import check_inputs, explain_bad_start, make_grid, make_posterior, run_history, warm_start
+from girsanov.inference.loop import Run, run
+from girsanov.inference.objective import Problem
+from girsanov.inference.status import Status
+from girsanov.learning.curvature import laplace
+from girsanov.learning.objectives import log_prior, modified_value_and_grad, standard_value_and_grad, with_parameters
+from girsanov.learning.optimise import Maximum, check_optimiser, maximise
+from girsanov.learning.parameters import Spec, insert, make_spec, split, to_vector
+from girsanov.model import Model
+from girsanov.progress import reporter
+from girsanov.series import TimeSeries
+from girsanov.sites import Sites
+
+OBJECTIVES = ("modified", "standard", "profile")
+_MESSAGES = {
+    "converged": "converged",
+    "max_iterations": "stopped at max_iterations before the tolerances were met; raise it, or go on with resume=",
+    "stalled": "no step raised the objective although it has not converged; the best parameters met are returned",
+}
+
+
+@dataclasses.dataclass
+class Learner:
+    """What one fit works with: the problem on its grid, the E-step, and the record."""
+
+    spec: Spec
+    problem: Problem
+    method: CVIDP
+    priors: dict
+    begun: float
+    say: Callable[[str], None] | None
+    rows: list[tuple] = dataclasses.field(default_factory=list)
+    e_steps: int = 0
+    passes: int = 0
+
+    def at(self, theta: np.ndarray) -> Problem:
+        return to_numpy(with_parameters(self.spec, theta, self.problem))
+
+    def e_step(self, theta: np.ndarray, start: Sites, tolerance: float | None = None) -> Run:
+        result = run(
+            self.method.algorithm(),
+            self.at(theta),
+            start,
+            tolerance=self.method.tolerance if tolerance is None else tolerance,
+            max_iterations=self.method.max_iterations,
+        )
+        self.e_steps += 1
+        self.passes += result.passes
+        return result
+
+    def prior(self, theta: np.ndarray) -> float:
+        return float(log_prior(self.spec, theta, self.priors)) if self.priors else 0.0
+
+    def record(self, theta: np.ndarray, elbo: float) -> None:
+        values = {k: np.asarray(v) for k, v in split(self.spec, theta).items()}
+        objective = elbo + self.prior(theta)
+        seconds = time.perf_counter() - self.begun
+        self.rows.append((values, elbo, objective, self.e_steps, self.passes, seconds))
+        if self.say is not None:
+            self.say(f"learning, iteration {len(self.rows) - 1}, evidence bound {elbo:.6g}")
+
+    def history(self, before: FitHistory | None = None) -> FitHistory:
+        columns = list(zip(*self.rows, strict=True))
+        parameters = {p.path: np.stack([row[p.path] for row in columns[0]]) for p in self.spec}
+        arrays = [np.array(c) for c in columns[1:]]
+        if before is not None:  # the first row repeats the end of the earlier fit
+            parameters = {k: np.concatenate([before.parameters[k], v[1:]]) for k, v in parameters.items()}
+            earlier = [getattr(before, k) for k in ("elbo", "objective", "e_steps", "passes", "seconds")]
+            offsets = [0.0, 0.0, *(a[-1] for a in earlier[2:])]
+            arrays = [np.concatenate([a, b[1:] + o]) for a, b, o in zip(earlier, arrays, offsets, strict=True)]
+        return FitHistory(parameters, *arrays)
+
+    def envelope(self, theta: np.ndarray, result: Run) -> tuple[float, np.ndarray]:
+        """The bound with q held fixed, and its gradient in θ: the profile's gradient where q is optimal."""
+        value, grad = standard_value_and_grad(
+            theta, self.spec, self.problem, result.moments, np.float64(0), self.priors
+        )
+        return float(value), np.asarray(grad)
+
+
+@float64
+def learn(
+    model: Model,
+    series: TimeSeries,
+    dt: float | None = None,
+    span: tuple[float, float] | None = None,
+    *,
+    trainable: Sequence[str] | str,
+    objective: str = "modified",
+    optimiser: Any = "lbfgs",
+    learning_rate: float = 0.1,
+    m_steps: int = 20,
+    method: CVIDP | None = None,
+    grid: Any = None,
+    tolerance: float = 1e-5,
+    parameter_tolerance: float = 1e-4,
+    max_iterations: int = 100,
+    constraints: Mapping[str, Any] | None = None,
+    priors: Mapping[str, Any] | None = None,
+    standard_errors: bool = True,
+    restarts: int = 1,
+    key: Any = None,
+    reinitialise: Callable[[Any, Any], Any] | None = None,
+    resume: Fit | None = None,
+    progress: bool = True,
+    **unknown: Any,
+) -> Fit:
+    """Fit parameters of `model` by maximising the evidence bound; `dt`, `span`, `grid` and `method` as for `infer`.
+
+    - trainable: names or paths, e.g. ["drift", "diffusion", "likelihood.variance", "initial"]; the rest is frozen.
+    - objective: "modified" (the paper's M-step: sites fixed, the base follows θ), "standard" (q fixed) or "profile"
+      (L-BFGS on max_q of the bound, an E-step an evaluation).
+    - optimiser: of an M-step, "lbfgs", "adam" or an optax transformation, with `m_steps` and `learning_rate`.
+    - tolerance, parameter_tolerance: stop when an iteration gains less (nats) and moves every free parameter less.
+    - constraints: by path, "real", "positive", "full" (positive definite) or (low, high), over the defaults.
+    - priors: numpyro distributions by path; the fit is then the mode of bound plus log prior.
+    - restarts: fits from parameters drawn anew with `key`, the best by evidence bound kept, all of them reported.
+    - resume: an earlier fit to go on from.
+    """
+    reject_unknown("learn", unknown, learn)
+    if objective not in OBJECTIVES:
+        raise ValueError(f"unknown objective {objective!r}; choose one of {list(OBJECTIVES)}")
+    check_optimiser(optimiser)
+    if max_iterations < 1 or tolerance <= 0 or parameter_tolerance <= 0 or m_steps < 1 or restarts < 1:
+        raise ValueError("max_iterations, m_steps and restarts must be ≥ 1, and the tolerances positive")
+    method = CVIDP() if method is None else method
+    check_inputs(model, series)
+    nodes = make_grid(series, dt, span, grid)
+    model = model if resume is None else resume.model
+    spec = make_spec(model, trainable, constraints)
+    priors = _check_priors(spec, priors)
+    if priors.keys() and objective == "profile" and optimiser != "lbfgs":
+        raise ValueError("objective='profile' is maximised by L-BFGS: leave optimiser='lbfgs'")
+    models = _restart_models(model, spec, restarts, key, reinitialise)
+    fits = []
+    for candidate in models:
+        with reporter(progress) as say:
+            begun = time.perf_counter()
+            learner, result = _first_e_step(candidate, series, nodes, spec, method, priors, resume, begun, say)
+            options = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance}
+            if objective == "profile":
+                theta, result, status = _profile(learner, result, max_iterations=max_iterations, **options)
+            else:
+                m_step = _modified_m_step if objective == "modified" else _standard_m_step
+                how = {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate}
+                theta, result, status = _em(learner, result, m_step, how, max_iterations=max_iterations, **options)
+            fits.append(_finish(learner, theta, result, status, series, nodes, standard_errors, resume))
+    fits.sort(key=lambda f: -f.history.objective[-1])
+    return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
+
+
+def _check_priors(spec: Spec, priors: Mapping[str, Any] | None) -> dict:
+    priors = dict(priors or {})
+    paths = [p.path for p in spec]
+    for path, prior in priors.items():
+        if path not in paths:
+            raise ValueError(f"there is no trainable parameter {path!r} for a prior; there are {', '.join(paths)}")
+        if not hasattr(prior, "log_prob"):
+            raise ValueError(f"the prior of {path!r} must be a numpyro distribution, got {prior!r}")
+    return priors
+
+
+def _restart_models(model: Model, spec: Spec, restarts: int, key: Any, reinitialise: Any) -> list[Model]:
+    """The model itself and `restarts − 1` copies whose drift is drawn anew."""
+    if restarts == 1:
+        return [model]
+    if key is None:
+        raise ValueError("restarts need a key=, e.g. jax.random.key(0)")
+    redraw = reinitialise or getattr(type(model.drift), "reinitialise", None)
+    if redraw is None:
+        raise ValueError("this drift cannot draw itself anew: give reinitialise=lambda drift, key: ...")
+    import jax
+
+    drifts = [redraw(model.drift, k) for k in jax.random.split(key, restarts - 1)]
+    return [model, *(eqx.tree_at(lambda m: m.drift, model, to_numpy(d)) for d in drifts)]
+
+
+def _first_e_step(model, series, nodes, spec, method, priors, resume, begun, say) -> tuple[Learner, Run]:
+    warm = None if resume is None else warm_start(resume.posterior, model, series)
+    problem, result, coarse = method.solve(model, series, nodes, warm, say)
+    if result.status is Status.BAD_START:
+        explain_bad_start(problem)
+    learner = Learner(spec, problem, method, priors, begun, say)
+    learner.e_steps, learner.passes = 1, result.passes + sum(r.passes for r in coarse)
+    learner.record(to_vector(spec, model), result.elbo)
+    return learner, result
+
+
+def _modified_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Sites]:
+    """Maximise l(θ) with the sites of the last E-step; the start of the next one has the new base."""
+    engine, bases = learner.method.engine, {}
+
+    def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:
+        (value, (base, ok)), grad = modified_value_and_grad(
+            t, learner.spec, learner.problem, result.moments, result.sites, learner.priors, engine
+        )
+        bases[t.tobytes()] = base
+        return (float(value) if bool(ok) else -np.inf), np.asarray(grad)
+
+    top = maximise(value_and_grad, theta, **how)
+    return top, Sites(bases[top.theta.tobytes()], result.sites.dense, result.sites.data)
+
+
+def _standard_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Sites]:
+    """Maximise L(q, θ) with q fixed."""
+    return maximise(lambda t: learner.envelope(t, result), theta, **how), result.sites
+
+
+def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_iterations):
+    theta = to_vector(learner.spec, learner.problem.model)
+    for _ in range(max_iterations):
+        top, start = m_step(learner, theta, result, how)
+        new = learner.e_step(top.theta, start)
+        gain = new.elbo + learner.prior(top.theta) - result.elbo - learner.prior(theta)
+        moved = np.abs(top.theta - theta).max()
+        if new.status is Status.BAD_START or gain < -max(tolerance, 10 * learner.method.tolerance):
+            return theta, result, "stalled"
+        if gain > 0:
+            theta, result = top.theta, new
+        learner.record(theta, result.elbo)
+        if abs(gain) < tolerance and moved < parameter_tolerance:
+            return theta, result, "converged"
+    return theta, result, "max_iterations"
+
+
+def _profile(learner, result, *, tolerance, parameter_tolerance, max_iterations):
+    """L-BFGS on max_q L(q, θ): every evaluation is a warm-started E-step."""
+    import scipy.optimize
+
+    theta = to_vector(learner.spec, learner.problem.model)
+    state = {"theta": theta, "result": result, "value": result.elbo + learner.prior(theta)}
+
+    def negative(t: np.ndarray) -> tuple[float, np.ndarray]:
+        new = result if np.array_equal(t, theta) else learner.e_step(t, state["result"].sites)
+        if new.status is Status.BAD_START:
+            return 1e12, np.zeros_like(t)
+        value, (_, grad) = new.elbo + learner.prior(t), learner.envelope(t, new)
+        if value > state["value"]:
+            state.update(theta=np.array(t), result=new, value=value)
+        return -value, -grad
+
+    def accepted(t: np.ndarray) -> None:
+        learner.record(state["theta"], state["result"].elbo)
+
+    options = {"maxiter": max_iterations, "ftol": tolerance / max(1.0, abs(result.elbo)), "gtol": 1e-5}
+    out = scipy.optimize.minimize(negative, theta, jac=True, method="L-BFGS-B", callback=accepted, options=options)
+    if not np.array_equal(learner.rows[-1][1], state["result"].elbo):
+        learner.record(state["theta"], state["result"].elbo)
+    status = "max_iterations" if out.status == 1 else "converged" if out.success else "stalled"
+    return state["theta"], state["result"], status
+
+
+def _finish(learner, theta, result, status, series, nodes: Grid, standard_errors: bool, resume) -> Fit:
+    message, errors, covariance = _MESSAGES[status], None, None
+    if standard_errors:
+        curvature = laplace(learner, theta, result)
+        errors, covariance = curvature.errors, curvature.covariance
+        if curvature.flat:
+            status, message = "flat", curvature.message
+        elif curvature.message:
+            message = f"{message}; {curvature.message}"
+    model = to_numpy(insert(learner.spec, theta, learner.problem.model))
+    seconds = time.perf_counter() - learner.begun
+    problem = eqx.tree_at(lambda p: p.model, learner.problem, model)
+    post = make_posterior(problem, result, series, run_history(result, []), nodes, seconds)
+    history = learner.history(None if resume is None else resume.history)
+    return Fit(model, post, history, tuple(p.path for p in learner.spec), status, message, errors, covariance)
