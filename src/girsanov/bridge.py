@@ -1,14 +1,22 @@
 """Marginals between two nodes: the bridge of the locally linear process."""
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from girsanov._precision import float64
+from girsanov.chain.matrix_functions import linear_transition
 from girsanov.chain.moments import Moments
-from girsanov.sites import Linearisation
+from girsanov.sites import Linearisation, Time
 
 
 def bridge(
-    q: Moments, base: Linearisation, Q: np.ndarray, nodes: np.ndarray, times: Float[np.ndarray, " n"]
+    q: Moments,
+    base: Linearisation,
+    Q: np.ndarray,
+    nodes: np.ndarray,
+    times: Float[np.ndarray, " n"],
+    time: Time = "discrete",
 ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n d d"]]:
     """Mean and covariance of x(t) under q at any times within the grid.
 
@@ -32,9 +40,8 @@ def bridge(
     A, b = (np.moveaxis(np.asarray(a)[..., m], -1, 0) for a in (base.A, base.b))
     C = np.moveaxis(np.asarray(q.C)[..., m], -1, 0)
     s, u = t - nodes[m], nodes[m + 1] - t
-    eye, Q_inv = np.eye(A.shape[-1]), np.linalg.inv(Q)
-    T1, c1, W1 = eye + s[:, None, None] * A, s[:, None] * b, Q_inv / s[:, None, None]
-    T2, c2, W2 = eye + u[:, None, None] * A, u[:, None] * b, Q_inv / u[:, None, None]
+    T1, c1, W1 = _transition(A, b, Q, s, time)
+    T2, c2, W2 = _transition(A, b, Q, u, time)
     T2W2 = np.swapaxes(T2, 1, 2) @ W2
     P_inv = np.linalg.inv(W1 + T2W2 @ T2)
     G1, G2 = P_inv @ W1 @ T1, P_inv @ T2W2
@@ -44,3 +51,14 @@ def bridge(
     cross = G2 @ C @ G1t
     out_cov[inside] = P_inv + G1 @ cov[m] @ G1t + G2 @ cov[m + 1] @ G2t + cross + np.swapaxes(cross, 1, 2)
     return out_mean, out_cov
+
+
+@float64
+def _transition(A: np.ndarray, b: np.ndarray, Q: np.ndarray, gap: np.ndarray, time: Time) -> tuple:
+    """x₊ | x ~ N(Tx + c, W⁻¹) over each gap, by Euler–Maruyama or exactly."""
+    if time == "continuous":
+        lanes = linear_transition(jnp.moveaxis(A, 0, -1), jnp.asarray(b.T), jnp.asarray(Q), jnp.asarray(gap))
+        T, c, Sigma = (np.moveaxis(np.asarray(a), -1, 0) for a in lanes)
+        return T, c, np.linalg.inv(Sigma)
+    eye, wide = np.eye(A.shape[-1]), gap[:, None, None]
+    return eye + wide * A, gap[:, None] * b, np.linalg.inv(Q) / wide

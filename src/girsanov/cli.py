@@ -5,6 +5,7 @@ code 2.
 """
 
 import inspect
+import os
 import re
 import sys
 import time
@@ -355,23 +356,19 @@ def _write_series(path: Path, series: "gv.TimeSeries") -> Path:
 
 def _save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: Any = None, fan: Any = None) -> None:
     """The posterior, over the true path where it is known, and the 5, 50 and 95 % quantiles of a forecast."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    d = post.model.dim
-    figure, axes = plt.subplots(d, 1, figsize=(8.0, 1.2 + 2.0 * d), sharex=True, squeeze=False, layout="constrained")
-    for i, ax in enumerate(axes[:, 0]):
-        if truth is not None:
-            ax.plot(truth[0], truth[1][:, i], color="0.65", lw=0.6, label="true path")
+    os.environ.setdefault("MPLBACKEND", "Agg")  # no window is wanted
+    figure = post.plot(test=test, truth=truth)
+    figure.set_size_inches(8.0, 1.2 + 2.0 * post.model.dim)
+    for i, ax in enumerate(figure.axes):
+        for line in ax.lines:
+            if line.get_label() == "true path":
+                line.set(zorder=1.5, color="0.65", linewidth=0.6)
         if fan is not None:
             times, (low, middle, high) = fan
             ax.fill_between(times, low[:, i], high[:, i], color="#b5651d", alpha=0.2, lw=0)
             ax.plot(times, middle[:, i], color="#b5651d", lw=1.2, label="forecast median, 90 %")
-    post.plot(test=test, axes=axes)
+    figure.axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def _print_table(title: str, rows: dict[str, str], out: Path) -> None:

@@ -29,16 +29,8 @@ class PathEstimate(abc.ABC):
 
     model: Model
     times: np.ndarray
-
-    @property
-    @abc.abstractmethod
-    def mean(self) -> np.ndarray:
-        """Mean of the state at every node, (N, d)."""
-
-    @property
-    @abc.abstractmethod
-    def cov(self) -> np.ndarray:
-        """Covariance of the state at every node, (N, d, d)."""
+    mean: Any  # of the state at every node, (N, d)
+    cov: Any  # of the state at every node, (N, d, d)
 
     @abc.abstractmethod
     def marginals(self, times: Any) -> Marginals:

@@ -16,7 +16,7 @@ from girsanov.estimate import Marginals, PathEstimate
 from girsanov.model import Model
 from girsanov.series import TimeSeries
 from girsanov.simulate import euler_paths
-from girsanov.sites import SiteForm, Sites
+from girsanov.sites import SiteForm, Sites, Time
 
 _sample = compiled(sample)
 
@@ -65,6 +65,7 @@ class Posterior(PathEstimate):
     status: str
     message: str
     seconds: float
+    time: Time = "discrete"  # of the model on the grid: Euler–Maruyama, or the SDE itself
 
     @property
     def mean(self) -> np.ndarray:
@@ -86,12 +87,13 @@ class Posterior(PathEstimate):
     @property
     def sites(self) -> SiteForm:
         """q as base process p_L (the drift linearised at q), data sites λ and dense sites Λ."""
-        return SiteForm.of(self.natural, self.model, np.diff(self.times), self.node, self.target.base, self.target.data)
+        gaps, target = np.diff(self.times), self.target
+        return SiteForm.of(self.natural, self.model, gaps, self.node, target.base, target.data, self.time)
 
     def marginals(self, times: Any) -> Marginals:
         """Mean and covariance of the state at any times inside the horizon, off the grid by the local bridge."""
         t = self._inside(times)
-        return Marginals(*bridge(self.moments, self.target.base, self.model.diffusion, self.times, t))
+        return Marginals(*bridge(self.moments, self.target.base, self.model.diffusion, self.times, t, self.time))
 
     @float64
     def sample(self, key: Any, n: int = 1) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The parts of a Gaussian posterior: a linear base process, data sites λ and dense sites Λ, η = η_L + φ(λ) + ψ(Λ)."""
 
+from typing import Literal
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
@@ -9,6 +11,7 @@ from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse
 from girsanov.chain.conversion import linear_chain
+from girsanov.chain.matrix_functions import linear_transition
 from girsanov.chain.natural import NaturalChain
 from girsanov.model import Model
 
@@ -42,18 +45,29 @@ class Sites(eqx.Module):
     data: DataSites
 
 
+Time = Literal["discrete", "continuous"]
+
+
 def base_chain(
-    model: Model, base: Linearisation, gaps: Float[Array, " M"], valid: Bool[Array, " M"] | bool = True
+    model: Model,
+    base: Linearisation,
+    gaps: Float[Array, " M"],
+    valid: Bool[Array, " M"] | bool = True,
+    time: Time = "discrete",
 ) -> NaturalChain:
-    """η_L: Euler–Maruyama transitions of the linear drift, x₊ | x ~ N(x + Δ(Ax + b), ΔQ), and p(x_0)."""
-    Q_inv, _ = inverse(jnp.asarray(model.diffusion))
+    """η_L: transitions of the linear drift and p(x_0).
+
+    Discrete time: Euler–Maruyama, x₊ | x ~ N(x + Δ(Ax + b), ΔQ). Continuous time: those of the SDE itself.
+    """
+    Q, A, b = jnp.asarray(model.diffusion), jnp.asarray(base.A), jnp.asarray(base.b)
+    if time == "continuous":
+        T, c, Sigma = linear_transition(A, b, Q, jnp.asarray(gaps))
+        W = inverse(Sigma)[0]
+    else:
+        T, c, W = blocks.eye_like(A) + gaps * A, gaps * b, inverse(Q)[0][:, :, None] / gaps
     initial = model.initial_state()
-    A = jnp.asarray(base.A)
-    T = blocks.eye_like(A) + gaps * A
-    W = jnp.where(valid, Q_inv[:, :, None] / gaps, 0.0)
-    return linear_chain(
-        T, gaps * jnp.asarray(base.b), W, jnp.asarray(initial.mean), inverse(jnp.asarray(initial.cov))[0]
-    )
+    precision = inverse(jnp.asarray(initial.cov))[0]
+    return linear_chain(T, c, jnp.where(valid, W, 0.0), jnp.asarray(initial.mean), precision)
 
 
 def data_chain(data: DataSites, node: Int[Array, " n"], like: NaturalChain) -> NaturalChain:
@@ -74,19 +88,32 @@ class SiteForm(eqx.Module):
     base: Linearisation
     data: DataSites
     dense: NaturalChain
+    time: Time = eqx.field(static=True, default="discrete")
 
     @classmethod
     @float64
-    def of(cls, q: NaturalChain, model: Model, gaps: Array, node: Array, base: Linearisation, data: DataSites):
-        chain = base_chain(model, base, gaps)
-        return cls(model, gaps, node, base, data, to_numpy(q - chain - data_chain(data, node, chain)))
+    def of(
+        cls,
+        q: NaturalChain,
+        model: Model,
+        gaps: Float[Array, " M"],
+        node: Int[Array, " n"],
+        base: Linearisation,
+        data: DataSites,
+        time: Time = "discrete",
+    ) -> "SiteForm":
+        chain = base_chain(model, base, gaps, time=time)
+        return cls(model, gaps, node, base, data, to_numpy(q - chain - data_chain(data, node, chain)), time)
+
+    def _base_chain(self, base: Linearisation) -> NaturalChain:
+        return base_chain(self.model, base, self.gaps, time=self.time)
 
     @float64
     def natural(self) -> NaturalChain:
-        chain = base_chain(self.model, self.base, self.gaps)
+        chain = self._base_chain(self.base)
         return to_numpy(chain + data_chain(self.data, self.node, chain) + self.dense)
 
     @float64
     def rebase(self, base: Linearisation) -> "SiteForm":
-        difference = base_chain(self.model, self.base, self.gaps) - base_chain(self.model, base, self.gaps)
-        return SiteForm(self.model, self.gaps, self.node, base, self.data, to_numpy(self.dense + difference))
+        dense = to_numpy(self.dense + self._base_chain(self.base) - self._base_chain(base))
+        return SiteForm(self.model, self.gaps, self.node, base, self.data, dense, self.time)

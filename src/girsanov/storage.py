@@ -85,6 +85,7 @@ def _pack(post: Posterior) -> tuple[dict[str, Any], dict[str, Any]]:
         "status": post.status,
         "message": post.message,
         "seconds": post.seconds,
+        "time": post.time,
         "passes": post.history.passes,
         "coarse": post.history.coarse,
     }
@@ -153,6 +154,7 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Callable | No
         status=header["status"],
         message=header["message"],
         seconds=header["seconds"],
+        time=header["time"],
     )
 
 

@@ -8,6 +8,8 @@ line is searched by backtracking with quadratic interpolation; when the slope at
 line is followed once more, to where the two slopes say it is zero.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,17 @@ from jaxtyping import Bool, Float, Int
 from girsanov._types import Array
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, tangent
-from girsanov.inference.loop import Algorithm, Carry, Limits, Record, evaluate_trial, rounding, select, settle
+from girsanov.inference.loop import (
+    Algorithm,
+    Carry,
+    Limits,
+    Record,
+    begin_chain,
+    evaluate_trial,
+    rounding,
+    select,
+    settle,
+)
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
 
@@ -52,11 +64,12 @@ class Conjugate(Algorithm):
     def common(self, carry: ConjugateCarry) -> Carry:
         return carry.common
 
-    def init(self, start: Carry) -> ConjugateCarry:
-        zero_chain = 0.0 * start.eta
+    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> ConjugateCarry:
+        first = begin_chain(problem, start, given)
+        zero_chain = 0.0 * first.eta
         zero, one, no = jnp.zeros(()), jnp.ones(()), jnp.asarray(False)
         return ConjugateCarry(
-            start, zero_chain, zero_chain, zero_chain, one, start.elbo, zero, zero, zero, zero, one, no,
+            first, zero_chain, zero_chain, zero_chain, one, first.elbo, zero, zero, zero, zero, one, no,
             jnp.asarray(True), jnp.asarray(0), jnp.asarray(0),
         )  # fmt: skip
 

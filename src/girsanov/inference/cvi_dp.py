@@ -10,6 +10,7 @@ from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import ENGINES, Engine
 from girsanov.grid import Grid
 from girsanov.inference.conjugate import Conjugate
+from girsanov.inference.continuous import Continuous, ContinuousSites
 from girsanov.inference.levels import coarser_grids, make_problem, prolong
 from girsanov.inference.loop import Algorithm, Run, run
 from girsanov.inference.mirror import Mirror
@@ -18,7 +19,7 @@ from girsanov.inference.status import Status
 from girsanov.model import Model
 from girsanov.quadrature import Quadrature, default_quadrature
 from girsanov.series import TimeSeries
-from girsanov.sites import Sites
+from girsanov.sites import Sites, Time
 
 _COARSE_TOLERANCE = 1e-3
 _COARSE_ITERATIONS = 100
@@ -35,6 +36,8 @@ class CVIDP(eqx.Module):
     - coarse_to_fine: start from solutions on coarser grids (only without `rho`).
     - quadrature: a rule for expectations of the drift; None chooses Gauss–Hermite up to d = 3, then cubature.
     - engine: "auto", "sequential" or "partitioned", how the chain is smoothed.
+    - time: "discrete" for the Euler–Maruyama model on the grid; "continuous" for the SDE itself, second order in dt
+      (started from the discrete solution; `rho` is then the largest step, 1 by default).
     """
 
     rho: float | None
@@ -44,6 +47,7 @@ class CVIDP(eqx.Module):
     coarse_to_fine: bool = eqx.field(static=True)
     quadrature: Quadrature | None
     engine: Engine = eqx.field(static=True)
+    time: Time = eqx.field(static=True)
 
     def __init__(
         self,
@@ -55,11 +59,14 @@ class CVIDP(eqx.Module):
         coarse_to_fine: bool = True,
         quadrature: Quadrature | None = None,
         engine: Engine = "auto",
+        time: Time = "discrete",
         **unknown: Any,
     ):
         reject_unknown("CVIDP", unknown, CVIDP.__init__)
         if rho is not None and not 0.0 < rho <= 1.0:
             raise ValueError(f"rho must be in (0, 1], got {rho!r}")
+        if time not in ("discrete", "continuous"):
+            raise ValueError(f"time must be 'discrete' or 'continuous', got {time!r}")
         if rho is None and not safeguard:
             raise ValueError(
                 "safeguard=False is for plain mirror descent: give a rho, e.g. CVIDP(rho=0.5, safeguard=False)"
@@ -74,7 +81,7 @@ class CVIDP(eqx.Module):
             raise ValueError(f"quadrature must be gv.GaussHermite, gv.Cubature or gv.MonteCarlo, got {quadrature!r}")
         self.rho, self.safeguard = rho, safeguard
         self.tolerance, self.max_iterations = float(tolerance), int(max_iterations)
-        self.coarse_to_fine, self.quadrature, self.engine = coarse_to_fine, quadrature, engine
+        self.coarse_to_fine, self.quadrature, self.engine, self.time = coarse_to_fine, quadrature, engine, time
 
     def solve(
         self,
@@ -85,33 +92,51 @@ class CVIDP(eqx.Module):
         progress: Progress | None = None,
     ) -> tuple[Problem, Run, list[Run]]:
         """The run on the grid from a given start or from coarser grids, with the runs on those."""
+        if self.time == "continuous":
+            return self._solve_continuous(model, series, grid, start, progress)
         rule = (self.quadrature or default_quadrature(model.dim)).rule(model.dim)
         fine = make_problem(model, series, grid, rule)
-        algorithm = self.algorithm()
         coarse: list[Run] = []
         begin = None if start is None else start(fine)
         if start is None and self.coarse_to_fine and self.rho is None:
-            begin = self._coarse_start(model, series, grid, fine, algorithm, coarse, progress)
-        result = run(
+            begin = self._coarse_start(model, series, grid, fine, coarse, progress)
+        result = self._run(self.algorithm(), fine, begin, progress)
+        if result.status is Status.BAD_START and begin is not None:  # the coarse solution does not fit the fine grid
+            result = self._run(self.algorithm(), fine, None, progress)
+        return fine, result, coarse
+
+    def _run(self, algorithm: Algorithm, problem: Problem, start: Any, progress: Progress | None) -> Run:
+        return run(
             algorithm,
-            fine,
-            begin,
+            problem,
+            start,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
-            progress=_say(progress, len(grid.times)),
+            progress=_say(progress, int(problem.size)),
         )
-        if result.status is Status.BAD_START and begin is not None:  # the coarse solution does not fit the fine grid
-            result = run(algorithm, fine, None, tolerance=self.tolerance, max_iterations=self.max_iterations)
-        return fine, result, coarse
+
+    def _solve_continuous(self, model, series, grid, start, progress) -> tuple[Problem, Run, list[Run]]:
+        """The discrete solution first: its sites, per unit of time, are those of the continuous one up to O(dt)."""
+        discrete = CVIDP(
+            tolerance=max(_COARSE_TOLERANCE, self.tolerance), quadrature=self.quadrature, engine=self.engine
+        )
+        problem, first, coarse = discrete.solve(model, series, grid, start, progress)
+        if first.status is Status.BAD_START:
+            return problem, first, coarse
+        sites = first.sites
+        begin = ContinuousSites(sites.base, sites.dense, sites.dense, sites.data)
+        rho = np.float64(1.0 if self.rho is None else self.rho)
+        result = self._run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
+        return problem, result, [*coarse, first]
 
     def algorithm(self) -> Algorithm:
         if self.rho is None:
             return Conjugate(engine=self.engine)
         return Mirror(rho=np.float64(self.rho), safeguard=self.safeguard, engine=self.engine)
 
-    def _coarse_start(self, model, series, grid, fine, algorithm, coarse, progress) -> Sites | None:
+    def _coarse_start(self, model, series, grid, fine, coarse, progress) -> Sites | None:
         """Solve on coarser and coarser grids' way back up; None where the grid has no coarser one."""
-        start, previous = None, None
+        start, previous, algorithm = None, None, self.algorithm()
         tolerance = max(_COARSE_TOLERANCE, self.tolerance)
         for level, capacity in coarser_grids(grid, model.dim):
             here = make_problem(model, series, level, fine.rule, capacity)

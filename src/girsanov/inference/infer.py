@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,6 +14,7 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
 from girsanov.grid import Grid, given_grid, regular_grid
+from girsanov.inference.continuous import ContinuousSites
 from girsanov.inference.cvi_dp import CVIDP, reject_unknown
 from girsanov.inference.expectations import evaluate_drift
 from girsanov.inference.levels import prolong
@@ -23,7 +25,7 @@ from girsanov.model import Model
 from girsanov.posterior import History, Posterior
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
-from girsanov.sites import DenseSites, Linearisation, Sites
+from girsanov.sites import Sites
 
 
 @float64
@@ -72,9 +74,14 @@ def make_posterior(
     problem: Problem, result: Run, series: TimeSeries, history: History, grid: Grid, seconds: float
 ) -> Posterior:
     """A run's result without its padding."""
-    N, trim = len(grid.times), lambda a, n: np.ascontiguousarray(np.asarray(a)[..., :n])
+    N = len(grid.times)
+
+    def trim(part: Any, n: int) -> Any:
+        return jax.tree.map(lambda a: np.ascontiguousarray(np.asarray(a)[..., :n]), part)
+
     q, sites, eta = result.moments, result.sites, result.eta
-    base, dense = sites.base, sites.dense
+    continuous = isinstance(sites, ContinuousSites)
+    dense = sites.left if continuous else sites.dense
     return Posterior(
         model=problem.model,
         series=series,
@@ -82,16 +89,13 @@ def make_posterior(
         node=grid.node,
         moments=Moments(trim(q.m, N), trim(q.S, N), trim(q.C, N - 1)),
         natural=NaturalChain(trim(eta.h, N), trim(eta.J, N), trim(eta.K, N - 1)),
-        target=Sites(
-            Linearisation(trim(base.A, N - 1), trim(base.b, N - 1)),
-            DenseSites(trim(dense.potential, N - 1), trim(dense.precision, N - 1)),
-            to_numpy(sites.data),
-        ),
+        target=Sites(trim(sites.base, N - 1), trim(dense, N - 1), to_numpy(sites.data)),
         elbo=result.elbo,
         history=history,
         status=result.status.name.lower(),
         message=result.status.message,
         seconds=seconds,
+        time="continuous" if continuous else "discrete",
     )
 
 

@@ -64,24 +64,53 @@ class Carry(eqx.Module):
     eta: NaturalChain
     elbo: Float[Array, ""]
     moments: Moments
-    sites: Sites
+    sites: Any
     iteration: Int[Array, ""]
     status: Int[Array, ""]
 
 
+def blank_sites(problem: Problem) -> Sites:
+    d, M, n = problem.model.dim, len(problem.gaps), len(problem.node)
+    v, m = np.zeros((d, M)), np.zeros((d, d, M))
+    return Sites(Linearisation(m, v), DenseSites(v, m), DataSites(np.zeros((d, n)), np.zeros((d, d, n))))
+
+
 class Algorithm(eqx.Module):
-    """`init` makes what the algorithm carries before anything is evaluated; `step` is one pass."""
+    """`begin` makes what the algorithm carries before anything is evaluated; `step` is one pass.
+
+    `begin` gets a start and whether it is really given, so that one program serves both cases: where it is not, the
+    algorithm starts from the data alone.
+    """
 
     engine: eqx.AbstractVar[Engine]
 
-    def init(self, start: Carry) -> Any:
+    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> Any:
         raise NotImplementedError
+
+    def blank_start(self, problem: Problem) -> Any:
+        """Zeros in the shape of a start, on the host."""
+        return blank_sites(problem)
 
     def common(self, carry: Any) -> Carry:
         raise NotImplementedError
 
     def step(self, problem: Problem, carry: Any, limits: Limits) -> tuple[Any, Record]:
         raise NotImplementedError
+
+
+def blank_carry(problem: Problem, eta: NaturalChain, sites: Any) -> Carry:
+    """Before anything is evaluated: every density is better than this."""
+    d, N = eta.h.shape
+    zeros = Moments(jnp.zeros((d, N)), jnp.zeros((d, d, N)), jnp.zeros((d, d, N - 1)))
+    return Carry(eta, jnp.asarray(-jnp.inf), zeros, sites, jnp.asarray(-1), jnp.asarray(int(Status.RUNNING)))
+
+
+def begin_chain(problem: Problem, start: Sites | NaturalChain, given: Bool[Array, ""]) -> Carry:
+    """The start of an algorithm on natural parameters: a chain, or sites to compose."""
+    sites = starting_sites(problem)
+    if isinstance(start, NaturalChain):
+        return blank_carry(problem, jax.tree.map(jnp.asarray, start), sites)
+    return blank_carry(problem, compose(problem, select(given, start, sites)), sites)
 
 
 def rounding(problem: Problem, elbo: Float[Array, ""]) -> Float[Array, ""]:
@@ -101,14 +130,6 @@ def settle(status, iteration, complete, converged, limits: Limits):
     return jnp.where((status == int(Status.RUNNING)) & ends, done, status)
 
 
-def _blank(problem: Problem, eta: NaturalChain) -> Carry:
-    """Before anything is evaluated: every density is better than this."""
-    d, N = eta.h.shape
-    zeros = Moments(jnp.zeros((d, N)), jnp.zeros((d, d, N)), jnp.zeros((d, d, N - 1)))
-    sites = jax.tree.map(jnp.asarray, blank_sites(problem))
-    return Carry(eta, jnp.asarray(-jnp.inf), zeros, sites, jnp.asarray(-1), jnp.asarray(int(Status.RUNNING)))
-
-
 def _run_chunk(algorithm: Algorithm, problem: Problem, carry: Any, limits: Limits, budget: Int[Array, ""]):
     blank = Record(*(jnp.zeros(_CHUNK, t) for t in (bool, float, float, float)))
 
@@ -126,20 +147,11 @@ def _run_chunk(algorithm: Algorithm, problem: Problem, carry: Any, limits: Limit
 
 
 @compiled
-def _launch(algorithm: Algorithm, problem: Problem, start: Sites | NaturalChain, given, limits: Limits, budget):
-    """The first chunk, from `start` if it is `given`, else from the data alone (one program serves both)."""
-    warm = isinstance(start, NaturalChain)
-    eta = start if warm else compose(problem, select(given, start, starting_sites(problem)))
-    return _run_chunk(algorithm, problem, algorithm.init(_blank(problem, eta)), limits, budget)
+def _launch(algorithm: Algorithm, problem: Problem, start: Any, given, limits: Limits, budget):
+    return _run_chunk(algorithm, problem, algorithm.begin(problem, start, given), limits, budget)
 
 
 _resume = compiled(_run_chunk)
-
-
-def blank_sites(problem: Problem) -> Sites:
-    d, M, n = problem.model.dim, len(problem.gaps), len(problem.node)
-    v, m = np.zeros((d, M)), np.zeros((d, d, M))
-    return Sites(Linearisation(m, v), DenseSites(v, m), DataSites(np.zeros((d, n)), np.zeros((d, d, n))))
 
 
 class Run(NamedTuple):
@@ -147,7 +159,7 @@ class Run(NamedTuple):
 
     eta: NaturalChain
     moments: Moments
-    sites: Sites
+    sites: Any
     elbo: float
     status: Status
     trace: dict[str, np.ndarray]  # elbo, step, decrement: one entry an iteration, the first is the start
@@ -158,7 +170,7 @@ class Run(NamedTuple):
 def run(
     algorithm: Algorithm,
     problem: Problem,
-    start: Sites | NaturalChain | None,
+    start: Any,
     *,
     tolerance: float,
     max_iterations: int,
@@ -170,7 +182,9 @@ def run(
     nodes, d = problem.times.shape[0], problem.model.dim
     budget = int(np.clip(_CHUNK_SECONDS / (2e-7 * nodes * d**2), 8, _CHUNK))
     given = np.bool_(start is not None)
-    out = _launch(algorithm, problem, blank_sites(problem) if start is None else start, given, limits, np.int64(budget))
+    out = _launch(
+        algorithm, problem, algorithm.blank_start(problem) if start is None else start, given, limits, np.int64(budget)
+    )
     chunks, passes = [], 0
     while True:
         carry, records, used = out

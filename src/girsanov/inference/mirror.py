@@ -1,14 +1,26 @@
 """Mirror descent as in the paper, η ← (1 − ρ) η + ρ g(η), plain or safeguarded."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from girsanov._types import Array
 from girsanov.chain.moments import expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine
-from girsanov.inference.loop import Algorithm, Carry, Limits, Record, evaluate_trial, rounding, select, settle
+from girsanov.inference.loop import (
+    Algorithm,
+    Carry,
+    Limits,
+    Record,
+    begin_chain,
+    evaluate_trial,
+    rounding,
+    select,
+    settle,
+)
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
 
@@ -32,8 +44,9 @@ class Mirror(Algorithm):
     def common(self, carry: MirrorCarry) -> Carry:
         return carry.common
 
-    def init(self, start: Carry) -> MirrorCarry:
-        return MirrorCarry(start, 0.0 * start.eta, jnp.asarray(self.rho))
+    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> MirrorCarry:
+        first = begin_chain(problem, start, given)
+        return MirrorCarry(first, 0.0 * first.eta, jnp.asarray(self.rho))
 
     def step(self, problem: Problem, carry: MirrorCarry, limits: Limits) -> tuple[MirrorCarry, Record]:
         at = carry.common

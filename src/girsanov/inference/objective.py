@@ -56,7 +56,7 @@ def evaluate(problem: Problem, smoothed: Smoothed) -> tuple[Float[Array, ""], Si
     transitions = jnp.where(valid, drift.quadratic + constant, 0.0).sum()
     data, log_likelihood = data_expectations(problem, q)
     entropy = 0.5 * (problem.size * d * (1.0 + LOG_2PI) - smoothed.log_det)
-    elbo = transitions + log_likelihood + _initial(problem, q) + entropy
+    elbo = transitions + log_likelihood + initial_term(problem, q) + entropy
     base = Linearisation(_masked(drift.base.A, valid), _masked(drift.base.b, valid))
     dense = DenseSites(_masked(drift.sites.potential, valid), _masked(drift.sites.precision, valid))
     return elbo, Sites(base, dense, data)
@@ -66,7 +66,7 @@ def _masked(a: Float[Array, "... M"], valid: Bool[Array, " M"]) -> Float[Array, 
     return jnp.where(valid, a, 0.0)
 
 
-def _initial(problem: Problem, q: Moments) -> Float[Array, ""]:
+def initial_term(problem: Problem, q: Moments) -> Float[Array, ""]:
     """E log N(x_0; m₀, P₀)."""
     initial = problem.model.initial_state()
     P_inv, pivots = inverse(jnp.asarray(initial.cov))

@@ -8,6 +8,7 @@ import numpy as np
 from girsanov.learning.parameters import constrained_entries, entries
 
 _STEP = 1e-3  # of the central differences, in free coordinates of order one
+_ITERATIONS = 1000  # an E-step of the differences may take, whatever the limit while learning
 _FLAT = 1e-4  # nats per squared unit of a free coordinate: below this the data do not tell it
 
 
@@ -22,14 +23,15 @@ def laplace(learner: Any, theta: np.ndarray, result: Any) -> Curvature:
     """Central differences of the envelope gradient, each at the q that is optimal for its θ."""
     P = len(theta)
     hessian = np.empty((P, P))
-    tight = min(1e-9, learner.method.tolerance)
+    tight, most = min(1e-9, learner.method.tolerance), max(_ITERATIONS, learner.method.max_iterations)
+    start = learner.start(result, result.sites, result.eta)
     steps = _STEP * np.maximum(1.0, np.abs(theta))
     for i in range(P):
         grads = []
         for sign in (1.0, -1.0):
             t = theta.copy()
             t[i] += sign * steps[i]
-            q = learner.e_step(t, result.sites, tolerance=tight)
+            q = learner.e_step(t, start, tolerance=tight, max_iterations=most)
             grads.append(learner.envelope(t, q)[1])
         hessian[i] = (grads[0] - grads[1]) / (2.0 * steps[i])
     precision = -0.5 * (hessian + hessian.T)

@@ -9,6 +9,7 @@ import equinox as eqx
 import numpy as np
 
 from girsanov._precision import float64, to_numpy
+from girsanov.chain.natural import NaturalChain
 from girsanov.fit import Fit, FitHistory
 from girsanov.grid import Grid
 from girsanov.inference.cvi_dp import CVIDP, reject_unknown
@@ -17,15 +18,23 @@ from girsanov.inference.loop import Run, run
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
 from girsanov.learning.curvature import laplace
-from girsanov.learning.objectives import log_prior, modified_value_and_grad, standard_value_and_grad, with_parameters
+from girsanov.learning.objectives import (
+    Expansion,
+    log_prior,
+    modified_value_and_grad,
+    standard_value_and_grad,
+    with_parameters,
+)
 from girsanov.learning.optimise import Maximum, check_optimiser, maximise
-from girsanov.learning.parameters import Spec, insert, make_spec, split, to_vector
+from girsanov.learning.parameters import Parameter, Spec, constrain, free_part, insert, make_spec, split, to_vector
 from girsanov.model import Model
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
 from girsanov.sites import Sites
 
+_FAR = 4.0  # in free coordinates
 OBJECTIVES = ("modified", "standard", "profile")
+Start = Sites | NaturalChain
 _MESSAGES = {
     "converged": "converged",
     "max_iterations": "stopped at max_iterations before the tolerances were met; raise it, or go on with resume=",
@@ -50,17 +59,17 @@ class Learner:
     def at(self, theta: np.ndarray) -> Problem:
         return to_numpy(with_parameters(self.spec, theta, self.problem))
 
-    def e_step(self, theta: np.ndarray, start: Sites, tolerance: float | None = None) -> Run:
-        result = run(
-            self.method.algorithm(),
-            self.at(theta),
-            start,
-            tolerance=self.method.tolerance if tolerance is None else tolerance,
-            max_iterations=self.method.max_iterations,
-        )
+    def e_step(self, theta: np.ndarray, start: Start, **limits: Any) -> Run:
+        limits = {"tolerance": self.method.tolerance, "max_iterations": self.method.max_iterations, **limits}
+        result = run(self.method.algorithm(), self.at(theta), start, **limits)
         self.e_steps += 1
         self.passes += result.passes
         return result
+
+    def start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
+        """Where an E-step begins after `result`. At the optimum the sites compose the chain, and they share the compiled
+        program of the first E-step. Where the last one stopped short of it, the chain itself loses nothing."""
+        return sites if result.trace["decrement"][-1] <= self.method.tolerance else eta
 
     def prior(self, theta: np.ndarray) -> float:
         return float(log_prior(self.spec, theta, self.priors)) if self.priors else 0.0
@@ -86,6 +95,7 @@ class Learner:
 
     def envelope(self, theta: np.ndarray, result: Run) -> tuple[float, np.ndarray]:
         """The bound with q held fixed, and its gradient in θ: the profile's gradient where q is optimal."""
+        self.passes += 1
         value, grad = standard_value_and_grad(
             theta, self.spec, self.problem, result.moments, np.float64(0), self.priors
         )
@@ -143,7 +153,8 @@ def learn(
     model = model if resume is None else resume.model
     spec = make_spec(model, trainable, constraints)
     priors = _check_priors(spec, priors)
-    if priors.keys() and objective == "profile" and optimiser != "lbfgs":
+    _check_resume(spec, resume)
+    if objective == "profile" and optimiser != "lbfgs":
         raise ValueError("objective='profile' is maximised by L-BFGS: leave optimiser='lbfgs'")
     models = _restart_models(model, spec, restarts, key, reinitialise)
     fits = []
@@ -171,7 +182,28 @@ def _check_priors(spec: Spec, priors: Mapping[str, Any] | None) -> dict:
             raise ValueError(f"there is no trainable parameter {path!r} for a prior; there are {', '.join(paths)}")
         if not hasattr(prior, "log_prob"):
             raise ValueError(f"the prior of {path!r} must be a numpyro distribution, got {prior!r}")
+        _check_support(spec[paths.index(path)], prior)
     return priors
+
+
+def _check_support(p: Parameter, prior: Any) -> None:
+    """A prior has to cover its parameter's range: numpyro's densities go on as they are outside their support."""
+    for free in (-_FAR, 0.0, _FAR):
+        value = free_part(p, constrain(p, np.full(p.size, free)))
+        if not np.all(prior.support(value)):
+            raise ValueError(
+                f"the prior of {p.path!r} covers {prior.support!r} but its constraint {p.kind!r} allows "
+                f"{np.asarray(value).ravel()[0]:.4g}; set its range, e.g. constraints={{{p.path!r}: 'positive'}}"
+            )
+
+
+def _check_resume(spec: Spec, resume: Fit | None) -> None:
+    paths = tuple(p.path for p in spec)
+    if resume is not None and resume.trainable != paths:
+        raise ValueError(
+            f"resume= learnt {', '.join(resume.trainable)}, but trainable stands for {', '.join(paths)}; to learn "
+            "others, start anew from the fitted model: gv.learn(fit.model, ...)"
+        )
 
 
 def _restart_models(model: Model, spec: Spec, restarts: int, key: Any, reinitialise: Any) -> list[Model]:
@@ -200,24 +232,27 @@ def _first_e_step(model, series, nodes, spec, method, priors, resume, begun, say
     return learner, result
 
 
-def _modified_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Sites]:
+def _modified_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Start]:
     """Maximise l(θ) with the sites of the last E-step; the start of the next one has the new base."""
-    engine, bases = learner.method.engine, {}
+    q_k = Expansion(result.eta, result.moments, result.sites.base)
+    chains = {}
 
     def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:
-        (value, (base, ok)), grad = modified_value_and_grad(
-            t, learner.spec, learner.problem, result.moments, result.sites, learner.priors, engine
+        learner.passes += 1
+        (value, (base, eta, ok)), grad = modified_value_and_grad(
+            t, theta, learner.spec, learner.problem, q_k, learner.priors, learner.method.engine
         )
-        bases[t.tobytes()] = base
+        chains[t.tobytes()] = (Sites(base, result.sites.dense, result.sites.data), eta)
         return (float(value) if bool(ok) else -np.inf), np.asarray(grad)
 
     top = maximise(value_and_grad, theta, **how)
-    return top, Sites(bases[top.theta.tobytes()], result.sites.dense, result.sites.data)
+    return top, learner.start(result, *chains[top.theta.tobytes()])
 
 
-def _standard_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Sites]:
+def _standard_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Start]:
     """Maximise L(q, θ) with q fixed."""
-    return maximise(lambda t: learner.envelope(t, result), theta, **how), result.sites
+    top = maximise(lambda t: learner.envelope(t, result), theta, **how)
+    return top, learner.start(result, result.sites, result.eta)
 
 
 def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_iterations):
@@ -227,12 +262,15 @@ def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_ite
         new = learner.e_step(top.theta, start)
         gain = new.elbo + learner.prior(top.theta) - result.elbo - learner.prior(theta)
         moved = np.abs(top.theta - theta).max()
-        if new.status is Status.BAD_START or gain < -max(tolerance, 10 * learner.method.tolerance):
+        # An optimiser that did not move although a step of the parameters' tolerance promises more than the bound's.
+        stuck = moved == 0.0 and np.abs(top.grad).max() * parameter_tolerance > tolerance
+        if new.status is Status.BAD_START or stuck or gain < -max(tolerance, 10 * learner.method.tolerance):
             return theta, result, "stalled"
         if gain > 0:
             theta, result = top.theta, new
         learner.record(theta, result.elbo)
-        if abs(gain) < tolerance and moved < parameter_tolerance:
+        # What is turned down would be proposed again: without a gain, the E-steps resolve no more.
+        if gain <= 0 or (gain < tolerance and moved < parameter_tolerance):
             return theta, result, "converged"
     return theta, result, "max_iterations"
 
@@ -245,7 +283,8 @@ def _profile(learner, result, *, tolerance, parameter_tolerance, max_iterations)
     state = {"theta": theta, "result": result, "value": result.elbo + learner.prior(theta)}
 
     def negative(t: np.ndarray) -> tuple[float, np.ndarray]:
-        new = result if np.array_equal(t, theta) else learner.e_step(t, state["result"].sites)
+        last = state["result"]
+        new = result if np.array_equal(t, theta) else learner.e_step(t, learner.start(last, last.sites, last.eta))
         if new.status is Status.BAD_START:
             return 1e12, np.zeros_like(t)
         value, (_, grad) = new.elbo + learner.prior(t), learner.envelope(t, new)

@@ -15,22 +15,21 @@ _PENALTY = 1e12  # in place of a value that is not finite: the line search steps
 class Maximum(NamedTuple):
     theta: np.ndarray
     value: float
-    evaluations: int
+    grad: np.ndarray
 
 
 def maximise(
     objective: ValueAndGrad, theta: np.ndarray, optimiser: Any, steps: int, learning_rate: float, gtol: float = 1e-7
 ) -> Maximum:
     """The best point met from `theta` on: by L-BFGS, or by `steps` of an optax optimiser ("adam" or your own)."""
-    best = Maximum(np.array(theta), -np.inf, 0)
+    best = Maximum(np.array(theta), -np.inf, np.zeros_like(theta))
 
     def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best
         value, grad = objective(t)
         good = np.isfinite(value) and np.isfinite(grad).all()
-        best = best._replace(evaluations=best.evaluations + 1)
         if good and value > best.value:
-            best = Maximum(np.array(t), float(value), best.evaluations)
+            best = Maximum(np.array(t), float(value), np.array(grad))
         return (-value, -grad) if good else (_PENALTY, np.zeros_like(t))
 
     if optimiser == "lbfgs":

@@ -58,7 +58,7 @@ def make_spec(model: Model, trainable: Sequence[str] | str, constraints: Mapping
         if not any(_stands_for(name, path) for path in leaves):
             raise ValueError(f"the model has no parameter {name!r}; it has {', '.join(_offer(leaves))}")
     return tuple(
-        _parameter(path, np.shape(leaf), constraints.get(path, _default_kind(model, path, np.ndim(leaf))))
+        _parameter(path, np.shape(leaf), _kind(model, path, np.ndim(leaf), constraints))
         for path, leaf in leaves.items()
         if path in chosen
     )
@@ -71,6 +71,12 @@ def _stands_for(name: str, path: str) -> bool:
 def _offer(leaves: Mapping[str, Any]) -> list[str]:
     tops = dict.fromkeys(path.split(".")[0].split("[")[0] for path in leaves)
     return [*tops, *(p for p in leaves if p not in tops)]
+
+
+def _kind(model: Model, path: str, ndim: int, constraints: Mapping[str, Kind]) -> Kind:
+    """The constraint given under the most specific name that stands for the path, else the default."""
+    given = [name for name in constraints if _stands_for(name, path)]
+    return constraints[max(given, key=len)] if given else _default_kind(model, path, ndim)
 
 
 def _default_kind(model: Model, path: str, ndim: int) -> Kind:
@@ -91,6 +97,8 @@ def _parameter(path: str, shape: tuple[int, ...], kind: Kind) -> Parameter:
         if not low < high:
             raise ValueError(f"the interval of {path!r} must have low < high, got {kind!r}")
         kind = (low, high)
+    if kind in _MATRIX_FORMS and (len(shape) != 2 or shape[0] != shape[1]):
+        raise ValueError(f"the constraint {kind!r} is for square matrices; {path!r} has shape {shape}")
     d = shape[0] if shape else 1
     size = {"scalar": 1, "diagonal": d, "full": d * (d + 1) // 2}.get(str(kind), int(np.prod(shape)))
     return Parameter(path, kind, shape, size)
@@ -157,7 +165,7 @@ def entries(spec: Spec) -> list[str]:
     names = []
     for p in spec:
         if p.kind in ("scalar", "diagonal") or not p.shape:
-            names += [p.path] if p.size == 1 else [f"{p.path}[{i}]" for i in range(p.size)]
+            names += [p.path] if p.size == 1 else [f"{p.path}[{i}, {i}]" for i in range(p.size)]
         else:
             names += [p.path + str(list(map(int, i))) for i in _free_indices(p)]
     return names
@@ -168,18 +176,20 @@ def _free_indices(p: Parameter):
     return [i for i in indices if i[0] >= i[1]] if p.kind == "full" else indices
 
 
+def free_part(p: Parameter, value: Any) -> Any:
+    """A value without what its form fixes: the factor of the identity, the diagonal, or the whole."""
+    if p.kind == "scalar":
+        return value[0, 0]
+    return jnp.diagonal(value) if p.kind == "diagonal" else value
+
+
 def constrained_entries(spec: Spec, theta: Float[Array, " P"]) -> Float[Array, " P"]:
     """The values behind `entries`, one number a free coordinate."""
-    parts = []
+    values, parts = split(spec, theta), []
     for p in spec:
-        value = split(spec, theta)[p.path]
-        if p.kind == "scalar":
-            parts.append(value[:1, 0])
-        elif p.kind == "diagonal":
-            parts.append(jnp.diagonal(value))
-        elif p.kind == "full":
+        value = free_part(p, values[p.path])
+        if p.kind == "full":
             i, j = np.array(_free_indices(p)).T
-            parts.append(value[i, j])
-        else:
-            parts.append(value.reshape(-1))
+            value = value[i, j]
+        parts.append(value.reshape(-1))
     return jnp.concatenate(parts)
