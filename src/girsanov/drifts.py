@@ -4,6 +4,7 @@ A drift takes one state of shape (d,) and one time and returns an array of shape
 the parameters fix, or None where any will do.
 """
 
+import abc
 import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -27,11 +28,11 @@ class Drift(eqx.Module):
     constraints: ClassVar[dict[str, str]] = {}
 
     @property
-    def dim(self) -> int | None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def dim(self) -> int | None: ...
 
-    def __call__(self, x: Float[Array, " d"], t: Float[Array, ""]) -> Float[Array, " d"]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, " d"], t: Float[Array, ""]) -> Float[Array, " d"]: ...
 
 
 def _common_size(*parameters: Any) -> int | None:

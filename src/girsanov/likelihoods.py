@@ -4,6 +4,7 @@ A likelihood works on one observation: y of shape (D,) and a mask `observed` of 
 that are missing carry an arbitrary finite number and must not matter.
 """
 
+import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -31,33 +32,35 @@ class Likelihood(eqx.Module):
 
     constraints: ClassVar[dict[str, str]] = {}
 
+    @abc.abstractmethod
     def expected(
         self, y: Float[Array, " D"], observed: Bool[Array, " D"], mean: Float[Array, " D"], V: Float[Array, "D D"]
     ) -> tuple[Float[Array, ""], Float[Array, " D"], Float[Array, "D D"]]:
         """E log p(y | z) under z ~ N(mean, V), its gradient in the mean and its (symmetric) gradient in V."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def log_predictive(
         self, y: Float[Array, " D"], observed: Bool[Array, " D"], mean: Float[Array, " D"], V: Float[Array, "D D"]
     ) -> Float[Array, ""]:
         """log E p(y | z) under z ~ N(mean, V)."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def predictive(
         self, mean: Float[Array, " D"], V: Float[Array, "D D"]
     ) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
         """Mean and covariance of y when z ~ N(mean, V)."""
-        raise NotImplementedError
 
-    def log_prob(self, y: Float[Array, " D"], observed: Bool[Array, " D"], z: Float[Array, " D"]) -> Float[Array, ""]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def log_prob(
+        self, y: Float[Array, " D"], observed: Bool[Array, " D"], z: Float[Array, " D"]
+    ) -> Float[Array, ""]: ...
 
-    def sample(self, key: Array, z: Float[Array, " D"]) -> Float[Array, " D"]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def sample(self, key: Array, z: Float[Array, " D"]) -> Float[Array, " D"]: ...
 
+    @abc.abstractmethod
     def start(self, y: Float[Array, " D"]) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
         """A rough Gaussian reading of y, as a mean and a precision of each entry of z, to start the iterations from."""
-        raise NotImplementedError
 
     def check(self, y: np.ndarray, observed: np.ndarray) -> None:
         """Raise a ValueError that names the value and its place where y is outside the likelihood's domain."""
@@ -124,12 +127,12 @@ class Gaussian(Likelihood):
 class Elementwise(Likelihood):
     """Entries of y independent given z, each with its own log density; expectations by quadrature."""
 
-    def log_density(self, y: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def log_density(self, y: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]: ...
 
+    @abc.abstractmethod
     def conditional(self, z: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Mean and variance of y given z."""
-        raise NotImplementedError
 
     def expected(self, y, observed, mean, V):
         rule = GaussHermite(_NODES).rule(1)

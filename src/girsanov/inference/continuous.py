@@ -22,7 +22,7 @@ from girsanov.chain.matrix_functions import linear_transition
 from girsanov.chain.moments import Moments, expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth
-from girsanov.inference.expectations import evaluate_drift
+from girsanov.inference.expectations import NodeSums, at_nodes, evaluate_drift, node_sums, site_gradient, to_site
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, blank_carry, blank_sites, select, settle
 from girsanov.inference.objective import LOG_2PI, Problem, data_expectations, initial_term, starting_sites
 from girsanov.inference.status import Status
@@ -78,60 +78,39 @@ def mix(Q_inv: Float[Array, "d d"], old: ContinuousSites, new: ContinuousSites, 
     )
 
 
-class _Ends(eqx.Module):
-    """Expectations at one end of every interval, x = m + Lξ: E[f], E[fξᵀ], and those of w̃ = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f."""
+class _End(eqx.Module):
+    """One end of every interval: x = m + Lξ, q's drift f_q = c + aξ there, and the sums over the nodes."""
 
     m: Float[Array, "d M"]
     L: Float[Array, "d d M"]
-    F0: Float[Array, "d M"]
-    F1: Float[Array, "d d M"]
-    w0: Float[Array, " M"]
-    w1: Float[Array, "d M"]
-    w2: Float[Array, "d d M"]
-    c: Float[Array, "d M"]  # f_q = c + aξ
+    c: Float[Array, "d M"]
     a: Float[Array, "d d M"]
+    sums: NodeSums
 
 
-def _end(problem: Problem, Q_inv, m, L, f, q_drift: Linearisation) -> _Ends:
-    d, M, n = f.shape
-    xi, weights = jnp.asarray(problem.rule.nodes), jnp.asarray(problem.rule.weights)
+def _end(problem: Problem, Q_inv, m, L, f, q_drift: Linearisation) -> _End:
     c, a = matvec(q_drift.A, m) + q_drift.b, matmul(q_drift.A, L)
-    f_q = c[:, :, None] + sum(a[:, j, :, None] * xi[j] for j in range(d))
-    Qf = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
-    w = sum((f_q[i] - 0.5 * f[i]) * Qf[i] for i in range(d))
-    linear = jnp.concatenate([weights[None], weights * xi])
-    i, j = jnp.triu_indices(d)
-    F = (f.reshape(d * M, n) @ linear.T).reshape(d, M, 1 + d)
-    W = (w @ jnp.concatenate([linear, weights * xi[i] * xi[j]]).T).T
-    w2 = jnp.zeros((d, d, M)).at[i, j].set(W[1 + d :]).at[j, i].set(W[1 + d :])
-    w2 = w2 - W[0] * blocks.eye_like(w2)
-    return _Ends(m, L, F[..., 0], jnp.moveaxis(F[..., 1:], 2, 1), W[0], W[1 : 1 + d], w2, c, a)
+    return _End(m, L, c, a, node_sums(problem.rule, Q_inv, f, at_nodes(problem.rule, c, a)))
 
 
-def _site(end: _Ends, Q_inv, base: Linearisation) -> DenseSites:
+def _site(end: _End, Q_inv, base: Linearisation) -> DenseSites:
     """μ-gradient of E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²] with f_q and the base held fixed."""
-    Qi = Q_inv[:, :, None]
     v0, v1 = matvec(base.A, end.m) + base.b, matmul(base.A, end.L)
-    Qv0, Qv1 = matvec(Qi, v0), matmul(Qi, v1)
-    cross = matmul(transpose(end.a), Qv1)
-    w1 = end.w1 - (matvec(transpose(end.a), Qv0) + matvec(transpose(Qv1), end.c - v0))
-    w2 = end.w2 - (cross + transpose(cross) - matmul(transpose(v1), Qv1))
-    L_inv = blocks.inverse_lower(end.L)
-    Gamma = -matmul(transpose(L_inv), matmul(w2, L_inv))
-    return DenseSites(matvec(transpose(L_inv), w1) + matvec(Gamma, end.m), Gamma)
+    w1, w2 = site_gradient(end.sums, Q_inv, end.c, end.a, v0, v1)
+    return to_site(w1, w2, end.m, blocks.inverse_lower(end.L))
 
 
-def _value(end: _Ends, Q_inv, base: Linearisation) -> Float[Array, " M"]:
+def _value(end: _End, Q_inv, base: Linearisation) -> Float[Array, " M"]:
     """E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²_{Q⁻¹}]."""
     Qi = Q_inv[:, :, None]
     v0, v1 = matvec(base.A, end.m) + base.b, matmul(base.A, end.L)
-    Qv0, Qv1 = matvec(Qi, v0), matmul(Qi, v1)
-    return end.w0 - ((end.c - 0.5 * v0) * Qv0).sum(0) - ((end.a - 0.5 * v1) * Qv1).sum((0, 1))
+    constant, linear = ((end.c - 0.5 * v0) * matvec(Qi, v0)).sum(0), ((end.a - 0.5 * v1) * matmul(Qi, v1)).sum((0, 1))
+    return end.sums.w0 - constant - linear
 
 
-def _average(end: _Ends) -> Linearisation:
-    A = matmul(end.F1, blocks.inverse_lower(end.L))
-    return Linearisation(A, end.F0 - matvec(A, end.m))
+def _linearised(end: _End) -> Linearisation:
+    A = matmul(end.sums.F1, blocks.inverse_lower(end.L))
+    return Linearisation(A, end.sums.F0 - matvec(A, end.m))
 
 
 def own_drifts(problem: Problem, base: Linearisation, q: Moments) -> tuple[Linearisation, Linearisation]:
@@ -191,13 +170,11 @@ def evaluate_continuous(problem: Problem, sites: ContinuousSites, engine: Engine
     q, valid = smoothed.moments, problem.in_chain[1:]
     Q_inv, _ = inverse(jnp.asarray(problem.model.diffusion))
     L = blocks.cholesky(q.S)
-    xi = jnp.asarray(problem.rule.nodes)
-    x = q.m[:, :, None] + sum(L[:, j, :, None] * xi[j] for j in range(xi.shape[0]))
-    f = evaluate_drift(problem.model.drift, x, problem.times)
+    f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, q.m, L), problem.times)
     q_left, q_right = own_drifts(problem, sites.base, q)
     left = _end(problem, Q_inv, q.m[:, :-1], L[..., :-1], f[:, :-1], q_left)
     right = _end(problem, Q_inv, q.m[:, 1:], L[..., 1:], f[:, 1:], q_right)
-    at_left, at_right = _average(left), _average(right)
+    at_left, at_right = _linearised(left), _linearised(right)
     base = Linearisation(
         jnp.where(valid, 0.5 * (at_left.A + at_right.A), 0.0), jnp.where(valid, 0.5 * (at_left.b + at_right.b), 0.0)
     )

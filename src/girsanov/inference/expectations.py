@@ -37,6 +37,67 @@ def evaluate_drift(drift: Callable, x: Float[Array, "d M n"], times: Float[Array
     return jax.vmap(over_nodes, in_axes=(1, 0), out_axes=1)(x, times)
 
 
+class NodeSums(eqx.Module):
+    """E[f], E[fξᵀ], E[w], E[wξ] and E[wξξᵀ] − E[w]I from values of f and w at the rule's nodes."""
+
+    F0: Float[Array, "d M"]
+    F1: Float[Array, "d d M"]
+    w0: Float[Array, " M"]
+    w1: Float[Array, "d M"]
+    w2: Float[Array, "d d M"]
+
+
+def at_nodes(rule: Rule, mean: Float[Array, "d M"], lin: Float[Array, "d d M"]) -> Float[Array, "d M n"]:
+    """mean + lin ξ at every node ξ."""
+    xi = jnp.asarray(rule.nodes)
+    return mean[:, :, None] + sum(lin[:, j, :, None] * xi[j] for j in range(xi.shape[0]))
+
+
+def node_sums(rule: Rule, Q_inv: Float[Array, "d d"], f: Float[Array, "d M n"], f_q: Float[Array, "d M n"]) -> NodeSums:
+    """The sums for w = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f: weighted monomials make them one matrix product for f and one for w."""
+    d, M, n = f.shape
+    Qf = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
+    v = f_q - 0.5 * f
+    w = sum(v[i] * Qf[i] for i in range(d))
+    xi, weights = jnp.asarray(rule.nodes), jnp.asarray(rule.weights)
+    linear = jnp.concatenate([weights[None], weights * xi])
+    i, j = jnp.triu_indices(d)
+    F = (f.reshape(d * M, n) @ linear.T).reshape(d, M, 1 + d)
+    W = (w @ jnp.concatenate([linear, weights * xi[i] * xi[j]]).T).T
+    second = jnp.zeros((d, d, M), f.dtype).at[i, j].set(W[1 + d :]).at[j, i].set(W[1 + d :])
+    w2 = second - W[0] * blocks.eye_like(second)
+    return NodeSums(F[..., 0], jnp.moveaxis(F[..., 1:], 2, 1), W[0], W[1 : 1 + d], w2)
+
+
+def site_gradient(
+    sums: NodeSums,
+    Q_inv: Float[Array, "d d"],
+    c: Float[Array, "d M"],
+    a: Float[Array, "d d M"],
+    v0: Float[Array, "d M"],
+    v1: Float[Array, "d d M"],
+) -> tuple[Float[Array, "d M"], Float[Array, "d d M"]]:
+    """E[wξ] and E[wξξᵀ] − E[w]I of the whole w, for f_q = c + aξ and f_L = v₀ + v₁ξ.
+
+    The quadratic p = f_qᵀQ⁻¹f_L − ½f_LᵀQ⁻¹f_L = p₀ + p₁ᵀξ + ξᵀP₂ξ is taken off in closed form: E[pξ] = p₁ and
+    E[pξξᵀ] − E[p]I = 2P₂.
+    """
+    Qi, a_t = Q_inv[:, :, None], transpose(a)
+    Qv0, Qv1 = matvec(Qi, v0), matmul(Qi, v1)
+    cross = matmul(a_t, Qv1)
+    p1 = matvec(a_t, Qv0) + matvec(transpose(Qv1), c - v0)
+    return sums.w1 - p1, sums.w2 - (cross + transpose(cross) - matmul(transpose(v1), Qv1))
+
+
+def to_site(
+    w1: Float[Array, "d M"], w2: Float[Array, "d d M"], m: Float[Array, "d M"], L_inv: Float[Array, "d d M"]
+) -> DenseSites:
+    """Potential ℓ = ∇_m − 2∇_S m and precision Γ = −2∇_S, with ∇_m = L⁻ᵀw₁ and ∇_S = ½L⁻ᵀw₂L⁻¹."""
+    L_invT = transpose(L_inv)
+    Gamma = -matmul(L_invT, matmul(w2, L_inv))
+    return DenseSites(matvec(L_invT, w1) + matvec(Gamma, m), Gamma)
+
+
 def drift_expectations(
     drift: Callable,
     Q_inv: Float[Array, "d d"],
@@ -46,45 +107,18 @@ def drift_expectations(
     gaps: Float[Array, " M"],
 ) -> DriftExpectations:
     m, S = q.m[:, :-1], q.S[..., :-1]
-    d, M = m.shape
     L = blocks.cholesky(S)
     L_inv = blocks.inverse_lower(L)
-    L_invT = transpose(L_inv)
-    U = matmul(q.C, L_invT)
+    U = matmul(q.C, transpose(L_inv))
     c, a = (q.m[:, 1:] - m) / gaps, (U - L) / gaps
-    Qi = Q_inv[:, :, None]
-    xi = jnp.asarray(rule.nodes)
-    n = xi.shape[1]
+    f = evaluate_drift(drift, at_nodes(rule, m, L), times)
+    sums = node_sums(rule, Q_inv, f, at_nodes(rule, c, a))
+    sites = to_site(*site_gradient(sums, Q_inv, c, a, sums.F0, sums.F1), m, L_inv)
 
-    def at_nodes(mean, lin):  # mean + lin ξ, shape (d, M, n)
-        return mean[:, :, None] + sum(lin[:, j, :, None] * xi[j] for j in range(d))
-
-    f = evaluate_drift(drift, at_nodes(m, L), times)
-    Qf = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
-    v = at_nodes(c, a) - 0.5 * f
-    w = sum(v[i] * Qf[i] for i in range(d))
-
-    # Weighted monomials: one matrix product for E[f], E[fξ], one for E[w], E[wξ], E[wξξᵀ].
-    weights = jnp.asarray(rule.weights)
-    linear = jnp.concatenate([weights[None], weights * xi])
-    i, j = jnp.triu_indices(d)
-    quadratic = jnp.concatenate([linear, weights * xi[i] * xi[j]])
-    F = (f.reshape(d * M, n) @ linear.T).reshape(d, M, 1 + d)
-    W = (w @ quadratic.T).T
-    F0, F1 = F[..., 0], jnp.moveaxis(F[..., 1:], 2, 1)
-    second = jnp.zeros((d, d, M), f.dtype).at[i, j].set(W[1 + d :]).at[j, i].set(W[1 + d :])
-
-    # Minus the quadratic p(ξ) = f_qᵀQ⁻¹f_L − ½f_LᵀQ⁻¹f_L: E[pξ] = p₁, E[pξξᵀ] − E[p]I = 2P₂.
-    QF0, QF1 = matvec(Qi, F0), matmul(Qi, F1)
-    F1_t, cross = transpose(F1), matmul(transpose(a), QF1)
-    w1 = W[1 : 1 + d] - (matvec(transpose(a), QF0) + matvec(transpose(QF1), c - F0))
-    w2 = second - W[0] * blocks.eye_like(second) - (cross + transpose(cross) - matmul(F1_t, QF1))
-
-    A = matmul(F1, L_inv)
-    Gamma = -matmul(L_invT, matmul(w2, L_inv))
-    ell = matvec(L_invT, w1) + matvec(Gamma, m)
     # E‖x₊ − x − Δf‖²_{Q⁻¹} = tr Q⁻¹(S₊ − UUᵀ) + Δ²(E‖f_q‖² − 2E[w̃]), w̃ the part of w summed over the nodes
+    Qi = Q_inv[:, :, None]
     spread = blocks.trace(matmul(Qi, q.S[..., 1:] - matmul(U, transpose(U))))
     fq2 = (c * matvec(Qi, c)).sum(0) + (a * matmul(Qi, a)).sum((0, 1))
-    value = -0.5 * spread / gaps - 0.5 * gaps * (fq2 - 2.0 * W[0])
-    return DriftExpectations(Linearisation(A, F0 - matvec(A, m)), DenseSites(ell, Gamma), value)
+    value = -0.5 * spread / gaps - 0.5 * gaps * (fq2 - 2.0 * sums.w0)
+    A = matmul(sums.F1, L_inv)
+    return DriftExpectations(Linearisation(A, sums.F0 - matvec(A, m)), sites, value)

@@ -4,6 +4,7 @@ An algorithm has `init(problem, eta)` and `step(problem, state)`; a step is one 
 one trial point, and either completes an iteration or not. What it carries contains a `State`.
 """
 
+import abc
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -84,18 +85,18 @@ class Algorithm(eqx.Module):
 
     engine: eqx.AbstractVar[Engine]
 
-    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> Any: ...
 
     def blank_start(self, problem: Problem) -> Any:
         """Zeros in the shape of a start, on the host."""
         return blank_sites(problem)
 
-    def common(self, carry: Any) -> Carry:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def common(self, carry: Any) -> Carry: ...
 
-    def step(self, problem: Problem, carry: Any, limits: Limits) -> tuple[Any, Record]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def step(self, problem: Problem, carry: Any, limits: Limits) -> tuple[Any, Record]: ...
 
 
 def blank_carry(problem: Problem, eta: NaturalChain, sites: Any) -> Carry:

@@ -67,8 +67,8 @@ class Learner:
         return result
 
     def start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
-        """Where an E-step begins after `result`. At the optimum the sites compose the chain, and they share the compiled
-        program of the first E-step. Where the last one stopped short of it, the chain itself loses nothing."""
+        """Where the E-step after `result` begins: at the optimum the sites compose the chain, and they share the first
+        E-step's compiled program; where the last one stopped short of it, the chain itself loses nothing."""
         return sites if result.trace["decrement"][-1] <= self.method.tolerance else eta
 
     def prior(self, theta: np.ndarray) -> float:
@@ -148,6 +148,8 @@ def learn(
     if max_iterations < 1 or tolerance <= 0 or parameter_tolerance <= 0 or m_steps < 1 or restarts < 1:
         raise ValueError("max_iterations, m_steps and restarts must be ≥ 1, and the tolerances positive")
     method = CVIDP() if method is None else method
+    if method.time != "discrete":
+        raise ValueError("learning works in discrete time: leave time='discrete' and infer the fitted model as you like")
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
     model = model if resume is None else resume.model
