@@ -47,8 +47,9 @@ class PathEstimate(abc.ABC):
         return Marginals(*_predict(self.model, state.mean, state.cov))
 
     def nlpd(self, test: TimeSeries) -> float:
-        """Negative log predictive density of held-out observations, their mean, in nats a time."""
-        return float(np.mean(self.nlpd_values(test)))
+        """Negative log predictive density of held-out observations, the mean over times with a value, in nats."""
+        seen = test.observed.any(1) if isinstance(test, TimeSeries) else True
+        return float(np.mean(self.nlpd_values(test)[seen]))
 
     def nlpd_values(self, test: TimeSeries) -> np.ndarray:
         """−log p(y_i | data) of every held-out observation, (n,)."""
@@ -80,7 +81,7 @@ class PathEstimate(abc.ABC):
         if bad.any():
             i = int(np.argmax(bad))
             raise ValueError(
-                f"times[{i}] = {t[i]!r} lies outside the horizon [{first:g}, {last:g}]; "
+                f"times[{i}] = {float(t[i])!r} lies outside the horizon [{first:g}, {last:g}]; "
                 "infer with a longer span=, or use forecast for times after its end"
             )
         return np.clip(t, first, last)

@@ -57,8 +57,8 @@ def given_grid(series: TimeSeries, grid: Any) -> Grid:
     if (distance > _SAME * scale).any():
         i = int(np.argmax(distance > _SAME * scale))
         raise ValueError(
-            f"the grid misses the observation at time {obs[i]!r} (index {i}); its nearest node is "
-            f"{times[node[i]]!r}. Use np.union1d(grid, series.times)"
+            f"the grid misses the observation at time {float(obs[i])!r} (index {i}); its nearest node is "
+            f"{float(times[node[i]])!r}. Use np.union1d(grid, series.times)"
         )
     times[node] = obs
     return Grid(times, node, len(times))

@@ -71,7 +71,7 @@ def _positive(name: str, value: Any) -> None:
         return  # traced: constraints are the optimiser's business
     bad = ~(np.isfinite(value) & (value > 0))
     if bad.any():
-        raise ValueError(f"{name} must be positive and finite, got {value[bad].flat[0]!r}")
+        raise ValueError(f"{name} must be positive and finite, got {float(value[bad].flat[0])!r}")
 
 
 class Gaussian(Likelihood):
@@ -256,7 +256,7 @@ def _check_values(name: str, wanted: str, y: np.ndarray, observed: np.ndarray, g
     bad = np.argwhere(observed & ~good)
     if len(bad):
         i, j = bad[0]
-        raise ValueError(f"{name} observations must be {wanted}; values[{i}, {j}] is {y[i, j]!r}")
+        raise ValueError(f"{name} observations must be {wanted}; values[{i}, {j}] is {float(y[i, j])!r}")
 
 
 def check_covariance(name: str, value: np.ndarray) -> None:
@@ -265,11 +265,11 @@ def check_covariance(name: str, value: np.ndarray) -> None:
         raise ValueError(f"{name} must be a square matrix, got shape {value.shape}")
     if not np.isfinite(value).all():
         i, j = np.argwhere(~np.isfinite(value))[0]
-        raise ValueError(f"{name}[{i}, {j}] is {value[i, j]!r}; it must be finite")
+        raise ValueError(f"{name}[{i}, {j}] is {float(value[i, j])!r}; it must be finite")
     if not np.allclose(value, value.T, rtol=1e-10, atol=0):
         i, j = np.unravel_index(np.argmax(abs(value - value.T)), value.shape)
         raise ValueError(
-            f"{name} must be symmetric: [{i}, {j}] is {value[i, j]!r} but [{j}, {i}] is {value[j, i]!r}; "
+            f"{name} must be symmetric: [{i}, {j}] is {float(value[i, j])!r} but [{j}, {i}] is {float(value[j, i])!r}; "
             "symmetrise it with 0.5 * (a + a.T)"
         )
     smallest = np.linalg.eigvalsh(value)[0]

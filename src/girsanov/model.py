@@ -127,7 +127,7 @@ def _matrix(name: str, a: Any, d: int) -> Any:
     if a.ndim < 2:
         bad = ~(np.isfinite(a) & (a > 0))
         if bad.any():
-            raise ValueError(f"{name} must be positive and finite, got {a[bad].flat[0]!r}")
+            raise ValueError(f"{name} must be positive and finite, got {float(a[bad].flat[0])!r}")
         a = np.diag(np.broadcast_to(a, (d,))).copy()
     check_covariance(name, a)
     return a

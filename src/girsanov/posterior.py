@@ -15,7 +15,7 @@ from girsanov.chain.sampling import sample
 from girsanov.estimate import Marginals, PathEstimate
 from girsanov.model import Model
 from girsanov.series import TimeSeries
-from girsanov.simulate import euler_paths
+from girsanov.simulate import check_draws, euler_paths
 from girsanov.sites import SiteForm, Sites, Time
 
 _sample = compiled(sample)
@@ -98,6 +98,7 @@ class Posterior(PathEstimate):
     @float64
     def sample(self, key: Any, n: int = 1) -> np.ndarray:
         """Joint paths on the nodes, (n, N, d)."""
+        check_draws(key, n)
         return np.asarray(_sample(self.moments, key, n))
 
     def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
@@ -114,7 +115,12 @@ class Posterior(PathEstimate):
         if dt is None and len(self.times) == 1:
             raise ValueError("the grid has a single node: give forecast a step dt=")
         step = float(np.median(np.diff(self.times))) if dt is None else float(dt)
-        return euler_paths(self.model, t, key=key, n=n, dt=step, start=(end, self.mean[-1], self.cov[-1]))
+        check_draws(key, n, step)
+        paths = euler_paths(self.model, t, key=key, n=n, dt=step, start=(end, self.mean[-1], self.cov[-1]))
+        if not np.isfinite(paths).all():
+            i = int(np.argmin(np.isfinite(paths).all((0, 2))))
+            raise ValueError(f"simulated paths are not finite from time {t[i]:g} on: take a smaller dt than {step:g}")
+        return paths
 
     def to_xarray(self) -> Any:
         """An xarray.Dataset with mean, std and cov over time and state, the observations, and the run's facts."""

@@ -35,8 +35,7 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
     gaps = np.diff(t) if t0 == t[0] else np.diff(np.concatenate([[t0], t]))
     if dt is None:
         dt = float(gaps.min()) / 10.0 if len(gaps) else 1.0
-    if not (np.isfinite(dt) and dt > 0):
-        raise ValueError(f"dt must be positive and finite, got {dt!r}")
+    check_draws(key, 1, dt)
     path_key, noise_key = jax.random.split(key)
     initial = _initial(model)
     path = euler_paths(model, t, key=path_key, n=1, dt=dt, start=(t0, *initial))[0]
@@ -44,6 +43,18 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
         i = int(np.argmin(np.isfinite(path).all(1)))
         raise ValueError(f"the simulated path is not finite from time {t[i]:g} on: take a smaller dt than {dt:g}")
     return Simulation(path, TimeSeries(t, _observe(model, noise_key, path)))
+
+
+def check_draws(key: Any, n: int = 1, dt: float = 1.0) -> None:
+    """Raise a ValueError unless these can draw n paths in steps of dt."""
+    if not (
+        isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape == (2,))
+    ):
+        raise ValueError(f"key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
+    if int(n) != n or n < 1:
+        raise ValueError(f"n must be a whole number ≥ 1, got {n!r}")
+    if not (np.isfinite(dt) and dt > 0):
+        raise ValueError(f"dt must be positive and finite, got {dt!r}")
 
 
 @float64

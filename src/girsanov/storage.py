@@ -1,11 +1,12 @@
 """One versioned file for a posterior or a fit: a zip of NumPy arrays and a JSON description, no pickles.
 
-Drifts and likelihoods of the library are stored by name and parameters. A drift of the user's own is code, which a
-data file does not carry: give it to `load` again.
+Drifts and likelihoods of the library are stored by name and parameters. One of the user's own is code, which a data
+file does not carry: give it to `load` again.
 """
 
 import dataclasses
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.drifts import DRIFTS
 from girsanov.fit import Fit, FitHistory
-from girsanov.likelihoods import LIKELIHOODS
+from girsanov.likelihoods import LIKELIHOODS, Likelihood
 from girsanov.model import GaussianState, Model
 from girsanov.posterior import History, Posterior
 from girsanov.series import TimeSeries
@@ -92,8 +93,8 @@ def _pack(post: Posterior) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
-def load(path: str | Path, *, drift: Callable | None = None) -> Any:
-    """The Posterior or Fit that `save` wrote; a drift of your own must be given again."""
+def load(path: str | Path, *, drift: Callable | None = None, likelihood: Likelihood | None = None) -> Any:
+    """The Posterior or Fit that `save` wrote; a drift or likelihood of your own must be given again."""
     path = Path(path)
     if not path.exists():
         raise ValueError(f"there is no file {path}")
@@ -101,11 +102,11 @@ def load(path: str | Path, *, drift: Callable | None = None) -> Any:
         with np.load(path, allow_pickle=False) as file:
             arrays = {k: file[k] for k in file.files}
         header = json.loads(str(arrays.pop("header")))
-    except (ValueError, KeyError, OSError) as error:
-        raise ValueError(f"{path} is not a Girsanov file: {error}") from None
+    except (ValueError, KeyError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a Girsanov file, or it is damaged: {error}") from None
     if header["format"] > FORMAT:
         raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
-    post = _unpack(header, arrays, drift, path)
+    post = _unpack(header, arrays, drift, likelihood, path)
     if header["kind"] == "posterior":
         return post
     names = [k for k in arrays if k.startswith("fit.parameters.")]
@@ -124,12 +125,12 @@ def load(path: str | Path, *, drift: Callable | None = None) -> Any:
     )
 
 
-def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Callable | None, path: Path) -> Posterior:
+def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likelihood: Any, path: Path) -> Posterior:
     model = Model(
-        drift=_restore_drift(header["drift"], arrays, drift, path),
+        drift=_restored("drift", header, DRIFTS, arrays, drift, path),
         diffusion=arrays["model.diffusion"],
         initial="stationary" if header["stationary"] else GaussianState(arrays["initial.mean"], arrays["initial.cov"]),
-        likelihood=_restore("likelihood", header["likelihood"], LIKELIHOODS, arrays),
+        likelihood=_restored("likelihood", header, LIKELIHOODS, arrays, likelihood, path),
         emission=arrays["model.emission"],
     )
     parts = {
@@ -160,7 +161,7 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Callable | No
 
 def _as_given(matrix: Any, form: str) -> np.ndarray:
     a = np.asarray(matrix)
-    return a[0, 0] if form == "scalar" else np.diagonal(a) if form == "diagonal" else a
+    return np.asarray(a[0, 0]) if form == "scalar" else np.diagonal(a) if form == "diagonal" else a
 
 
 def _describe(name: str, part: Any, known: tuple[type, ...], arrays: dict[str, Any]) -> dict[str, Any]:
@@ -195,11 +196,13 @@ def _restore(name: str, description: dict[str, Any], known: tuple[type, ...], ar
     return kind(**values)
 
 
-def _restore_drift(description: dict[str, Any], arrays: dict[str, Any], drift: Callable | None, path: Path) -> Any:
-    if drift is not None:
-        return drift
-    if description["class"] is None:
+def _restored(name: str, header: dict[str, Any], known: tuple[type, ...], arrays: dict, given: Any, path: Path) -> Any:
+    """The part as given, or as stored."""
+    if given is not None:
+        return given
+    if header[name]["class"] is None:
         raise ValueError(
-            f"{path} was made with a drift of your own, {description['repr']}; give it again: gv.load(path, drift=f)"
+            f"{path} was made with a {name} of your own, {header[name]['repr']}; "
+            f"give it again: gv.load(path, {name}=...)"
         )
-    return _restore("drift", description, DRIFTS, arrays)
+    return _restore(name, header[name], known, arrays)

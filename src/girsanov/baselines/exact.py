@@ -60,7 +60,7 @@ class ExactPosterior(PathEstimate):
         off = np.abs(self.times[index] - t) > 1e-9 * max(1.0, abs(float(self.times[-1])))
         if off.any():
             i = int(np.argmax(off))
-            raise ValueError(f"times[{i}] = {t[i]!r} is not a node: pass it to exact_smoother(..., at=[...])")
+            raise ValueError(f"times[{i}] = {float(t[i])!r} is not a node: pass it to exact_smoother(..., at=[...])")
         return index
 
     def marginals(self, times: Any) -> Marginals:

@@ -15,37 +15,37 @@ from girsanov._types import Array
 _UNROLLED = 3
 
 
-def transpose(a: Float[Array, "d e *lanes"]) -> Float[Array, "e d *lanes"]:
+def transpose(a: Float[Array, "d e *#lanes"]) -> Float[Array, "e d *#lanes"]:
     return jnp.swapaxes(a, 0, 1)
 
 
-def matmul(a: Float[Array, "d e *lanes"], b: Float[Array, "e f *lanes"]) -> Float[Array, "d f *lanes"]:
-    return (a[:, :, None] * b[None]).sum(1)
+def matmul(a: Float[Array, "d e *#lanes"], b: Float[Array, "e f *#lanes"]) -> Float[Array, "d f *#lanes"]:
+    return sum(a[:, k, None] * b[k] for k in range(a.shape[1]))  # pyright: ignore[reportReturnType]
 
 
-def matvec(a: Float[Array, "d e *lanes"], v: Float[Array, "e *lanes"]) -> Float[Array, "d *lanes"]:
-    return (a * v[None]).sum(1)
+def matvec(a: Float[Array, "d e *#lanes"], v: Float[Array, "e *#lanes"]) -> Float[Array, "d *#lanes"]:
+    return sum(a[:, k] * v[k] for k in range(a.shape[1]))  # pyright: ignore[reportReturnType]
 
 
-def outer(u: Float[Array, "d *lanes"], v: Float[Array, "e *lanes"]) -> Float[Array, "d e *lanes"]:
+def outer(u: Float[Array, "d *#lanes"], v: Float[Array, "e *#lanes"]) -> Float[Array, "d e *#lanes"]:
     return u[:, None] * v[None]
 
 
-def symmetrise(a: Float[Array, "d d *lanes"]) -> Float[Array, "d d *lanes"]:
+def symmetrise(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
     return 0.5 * (a + transpose(a))
 
 
-def trace(a: Float[Array, "d d *lanes"]) -> Float[Array, "*lanes"]:
+def trace(a: Float[Array, "d d *#lanes"]) -> Float[Array, "*#lanes"]:
     return sum(a[i, i] for i in range(a.shape[0]))  # pyright: ignore[reportReturnType]
 
 
-def eye_like(a: Float[Array, "d d *lanes"]) -> Float[Array, "d d *lanes"]:
+def eye_like(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
     """The identity in every lane of `a`."""
     eye = jnp.eye(a.shape[0], dtype=a.dtype)
     return jnp.broadcast_to(eye.reshape(eye.shape + (1,) * (a.ndim - 2)), a.shape)
 
 
-def inverse(a: Float[Array, "d d *lanes"]) -> tuple[Float[Array, "d d *lanes"], Float[Array, "d *lanes"]]:
+def inverse(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"], Float[Array, "d *#lanes"]]:
     """Inverse of symmetric positive-definite blocks, and the pivots of the elimination.
 
     The pivots are the squared diagonal of the Cholesky factor: a block is positive definite exactly if all of them
@@ -65,7 +65,7 @@ def inverse(a: Float[Array, "d d *lanes"]) -> tuple[Float[Array, "d d *lanes"], 
     return -symmetrise(a), jnp.stack(pivots)
 
 
-def _inverse_unrolled(a: Float[Array, "d d *lanes"]) -> tuple[Float[Array, "d d *lanes"], Float[Array, "d *lanes"]]:
+def _inverse_unrolled(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"], Float[Array, "d *#lanes"]]:
     """a = L D Lᵀ with unit lower-triangular L; a⁻¹ = L⁻ᵀ D⁻¹ L⁻¹, all entries written out."""
     d = a.shape[0]
     low: list[list] = [[None] * d for _ in range(d)]
@@ -90,7 +90,7 @@ def _inverse_unrolled(a: Float[Array, "d d *lanes"]) -> tuple[Float[Array, "d d 
     return jnp.stack(rows), jnp.stack(piv)
 
 
-def cholesky(a: Float[Array, "d d *lanes"]) -> Float[Array, "d d *lanes"]:
+def cholesky(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
     """Lower-triangular factor of positive-definite blocks (NaN in a lane that is not)."""
     d = a.shape[0]
     if d > _UNROLLED:
@@ -104,7 +104,7 @@ def cholesky(a: Float[Array, "d d *lanes"]) -> Float[Array, "d d *lanes"]:
     return jnp.stack([jnp.stack(row) for row in low])
 
 
-def inverse_lower(a: Float[Array, "d d *lanes"]) -> Float[Array, "d d *lanes"]:
+def inverse_lower(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
     """Inverse of lower-triangular blocks by forward substitution, one row after the other."""
     d = a.shape[0]
     eye = eye_like(a)

@@ -100,18 +100,11 @@ class Conjugate(Algorithm):
         )
         iteration = at.iteration + turn
 
-        # A new line from the current chain.
-        beta = jnp.maximum(0.0, (norm - cross) / carry.line_norm)
-        new_slope = norm + beta * end_slope
-        steepest = (beta == 0.0) | ~(new_slope > 0.0)
-        beta = jnp.where(steepest, 0.0, beta)
-        new_slope = jnp.where(steepest, norm, new_slope)
+        # A new line from the current chain; or the same line again, with a shorter step after a rejected trial; or from
+        # r itself when the line gives nothing.
+        beta, new_slope, steepest = _new_line(carry, norm, cross, end_slope)
         next_step = jnp.where(accept & ~carry.refining & ~first, jnp.clip(secant, *_STEPS), carry.next_step)
-
-        # The same line again: a shorter step after a rejected trial, or from r itself when the line gives nothing.
-        curvature = (rise - slope * a) / a**2
-        interpolated = jnp.where(trial.ok & (curvature < 0.0), -0.5 * slope / curvature, 0.0)
-        shorter = jnp.where(trial.ok, jnp.clip(interpolated, 0.1 * a, 0.5 * a), 0.3 * a)
+        shorter = _shorter_step(trial.ok, rise, slope, a)
         backtracks = carry.backtracks + 1
         exhausted = ~accept & ~carry.refining & (backtracks > _MAX_BACKTRACKS)
         restart = exhausted & ~carry.steepest
@@ -119,15 +112,10 @@ class Conjugate(Algorithm):
 
         renew = turn | restart
         direction = select(renew, residual + jnp.where(turn, beta, 0.0) * carry.direction, carry.direction)
-        # Converged: the last line and what the next one promises (½rᵀFr) are both below the tolerance. Where the bound
-        # cannot be raised any more, quadrature error is what is left of r: fine while it is small.
         idle = jnp.where(turn, jnp.where(elbo - carry.line_elbo < limits.tolerance, carry.idle + 1, 0), carry.idle)
-        converged = ~first & (norm < jnp.where(idle > 0, 1.0, 1e-2) * limits.tolerance)
         spent = stalled | (turn & (idle >= _MAX_IDLE))
-        small = norm < _QUADRATURE_ERROR * limits.tolerance
-        status = jnp.where(spent, jnp.where(small, int(Status.CONVERGED), int(Status.STALLED)), at.status)
+        status = _verdict(first, spent, norm, idle, limits, iteration, turn, at.status)
         status = jnp.where(first & ~accept, int(Status.BAD_START), status)
-        status = settle(status, iteration, turn, converged, limits)
 
         follow = jnp.clip(secant, 0.1 * a, 4.0 * a) - a
         new = ConjugateCarry(
@@ -148,3 +136,29 @@ class Conjugate(Algorithm):
             idle,
         )
         return new, Record(turn, elbo, a, norm)
+
+
+def _new_line(carry: ConjugateCarry, norm, cross, end_slope):
+    """Polak–Ribière+: β, the slope along r + β d, and whether the direction fell back to r."""
+    beta = jnp.maximum(0.0, (norm - cross) / carry.line_norm)
+    slope = norm + beta * end_slope
+    steepest = (beta == 0.0) | ~(slope > 0.0)
+    return jnp.where(steepest, 0.0, beta), jnp.where(steepest, norm, slope), steepest
+
+
+def _shorter_step(ok, rise, slope, a):
+    """Where the parabola through the start, its slope and the trial has its top; blindly shorter without a trial."""
+    curvature = (rise - slope * a) / a**2
+    top = jnp.where(ok & (curvature < 0.0), -0.5 * slope / curvature, 0.0)
+    return jnp.where(ok, jnp.clip(top, 0.1 * a, 0.5 * a), 0.3 * a)
+
+
+def _verdict(first, spent, norm, idle, limits: Limits, iteration, turn, status):
+    """Converged: the last line and what the next one promises (½rᵀFr) are both below the tolerance.
+
+    Where the bound cannot be raised any more, quadrature error is what is left of r: fine while it is small.
+    """
+    converged = ~first & (norm < jnp.where(idle > 0, 1.0, 1e-2) * limits.tolerance)
+    small = norm < _QUADRATURE_ERROR * limits.tolerance
+    status = jnp.where(spent, jnp.where(small, int(Status.CONVERGED), int(Status.STALLED)), status)
+    return settle(status, iteration, turn, converged, limits)

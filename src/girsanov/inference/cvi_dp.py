@@ -125,14 +125,14 @@ class CVIDP(eqx.Module):
             return problem, first, coarse
         sites = first.sites
         begin = ContinuousSites(sites.base, sites.dense, sites.dense, sites.data)
-        rho = np.float64(1.0 if self.rho is None else self.rho)
+        rho = np.asarray(1.0 if self.rho is None else float(self.rho))
         result = self._run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
         return problem, result, [*coarse, first]
 
     def algorithm(self) -> Algorithm:
         if self.rho is None:
             return Conjugate(engine=self.engine)
-        return Mirror(rho=np.float64(self.rho), safeguard=self.safeguard, engine=self.engine)
+        return Mirror(rho=np.asarray(float(self.rho)), safeguard=self.safeguard, engine=self.engine)
 
     def _coarse_start(self, model, series, grid, fine, coarse, progress) -> Sites | None:
         """Solve on coarser and coarser grids' way back up; None where the grid has no coarser one."""

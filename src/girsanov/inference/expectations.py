@@ -24,6 +24,9 @@ from girsanov.chain.moments import Moments
 from girsanov.quadrature import Rule
 from girsanov.sites import DenseSites, Linearisation
 
+# Values of the drift at all nodes and times above which they are made in stretches of time that stay in cache.
+_CHUNKED_FROM, _CHUNK = 300_000, 30_000
+
 
 class DriftExpectations(eqx.Module):
     base: Linearisation
@@ -98,6 +101,28 @@ def to_site(
     return DenseSites(matvec(L_invT, w1) + matvec(Gamma, m), Gamma)
 
 
+def _sums_in_chunks(drift: Callable, Q_inv: Float[Array, "d d"], rule: Rule, at: tuple) -> NodeSums:
+    """The node sums for x = m + Lξ and f_q = c + aξ, a stretch of time after the other where all of it is large."""
+
+    def sums(at):
+        m, L, c, a, times = at
+        return node_sums(rule, Q_inv, evaluate_drift(drift, at_nodes(rule, m, L), times), at_nodes(rule, c, a))
+
+    d, M = at[0].shape
+    values = d * rule.nodes.shape[1]
+    if values * M <= _CHUNKED_FROM:
+        return sums(at)
+    width = max(1, _CHUNK // values)
+    count = -(-M // width)
+
+    def cut(array):  # (..., M) -> (count, ..., width), the end padded by its last value
+        padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count * width - M)], mode="edge")
+        return jnp.moveaxis(padded.reshape(*array.shape[:-1], count, width), -2, 0)
+
+    pieces = jax.lax.map(sums, jax.tree.map(cut, at))
+    return jax.tree.map(lambda p: jnp.moveaxis(p, 0, -2).reshape(*p.shape[1:-1], count * width)[..., :M], pieces)
+
+
 def drift_expectations(
     drift: Callable,
     Q_inv: Float[Array, "d d"],
@@ -111,8 +136,7 @@ def drift_expectations(
     L_inv = blocks.inverse_lower(L)
     U = matmul(q.C, transpose(L_inv))
     c, a = (q.m[:, 1:] - m) / gaps, (U - L) / gaps
-    f = evaluate_drift(drift, at_nodes(rule, m, L), times)
-    sums = node_sums(rule, Q_inv, f, at_nodes(rule, c, a))
+    sums = _sums_in_chunks(drift, Q_inv, rule, (m, L, c, a, times))
     sites = to_site(*site_gradient(sums, Q_inv, c, a, sums.F0, sums.F1), m, L_inv)
 
     # E‖x₊ − x − Δf‖²_{Q⁻¹} = tr Q⁻¹(S₊ − UUᵀ) + Δ²(E‖f_q‖² − 2E[w̃]), w̃ the part of w summed over the nodes

@@ -27,7 +27,7 @@ def make_problem(model: Model, series: TimeSeries, grid: Grid, rule: Rule, capac
     times = np.concatenate([grid.times, np.full(N - size, grid.times[-1])])
     gaps = np.concatenate([np.diff(grid.times), np.ones(N - size)])
     y = np.where(series.observed, series.values, 0.0)
-    return Problem(model, times, gaps, np.int64(size), grid.node.astype(np.int64), y, np.array(series.observed), rule)
+    return Problem(model, times, gaps, np.asarray(size), grid.node.astype(np.int64), y, np.array(series.observed), rule)
 
 
 def coarser_grids(grid: Grid, d: int) -> list[tuple[Grid, int]]:

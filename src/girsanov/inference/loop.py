@@ -1,7 +1,7 @@
 """One driver for every iterative algorithm: passes run on the device in chunks, the host keeps the record.
 
-An algorithm has `init(problem, eta)` and `step(problem, state)`; a step is one pass over the chain, the evaluation of
-one trial point, and either completes an iteration or not. What it carries contains a `State`.
+An algorithm has `begin` and `step`; a step is one pass over the chain, the evaluation of one trial point, and either
+completes an iteration or not. What it carries from pass to pass contains a `Carry`.
 """
 
 import abc
@@ -46,12 +46,12 @@ def evaluate_trial(problem: Problem, eta: NaturalChain, engine: Engine) -> Trial
 
 
 class Record(eqx.Module):
-    """What one pass reports: whether it completed an iteration, and the figures of that iteration."""
+    """What one pass reports, or many: whether it completed an iteration, and the figures of that iteration."""
 
-    complete: Bool[Array, ""]
-    elbo: Float[Array, ""]
-    step: Float[Array, ""]
-    decrement: Float[Array, ""]
+    complete: Bool[Array, "..."]
+    elbo: Float[Array, "..."]
+    step: Float[Array, "..."]
+    decrement: Float[Array, "..."]
 
 
 class Limits(eqx.Module):
@@ -179,12 +179,17 @@ def run(
 ) -> Run:
     """Iterate until the algorithm says stop; `progress(iteration, elbo)` is called between chunks of passes."""
     begun = time.perf_counter()
-    limits = Limits(np.float64(tolerance), np.int64(max_iterations))
+    limits = Limits(np.asarray(float(tolerance)), np.asarray(int(max_iterations)))
     nodes, d = problem.times.shape[0], problem.model.dim
     budget = int(np.clip(_CHUNK_SECONDS / (2e-7 * nodes * d**2), 8, _CHUNK))
-    given = np.bool_(start is not None)
+    given = np.asarray(start is not None)
     out = _launch(
-        algorithm, problem, algorithm.blank_start(problem) if start is None else start, given, limits, np.int64(budget)
+        algorithm,
+        problem,
+        algorithm.blank_start(problem) if start is None else start,
+        given,
+        limits,
+        np.asarray(budget),
     )
     chunks, passes = [], 0
     while True:
@@ -196,7 +201,7 @@ def run(
             break
         if progress is not None:
             progress(int(common.iteration), float(common.elbo))
-        out = _resume(algorithm, problem, carry, limits, np.int64(budget))
+        out = _resume(algorithm, problem, carry, limits, np.asarray(budget))
     complete = np.concatenate([c.complete for c in chunks])
     trace = {k: np.concatenate([getattr(c, k) for c in chunks])[complete] for k in ("elbo", "step", "decrement")}
     return Run(

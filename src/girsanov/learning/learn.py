@@ -132,8 +132,8 @@ def learn(
     """Fit parameters of `model` by maximising the evidence bound; `dt`, `span`, `grid` and `method` as for `infer`.
 
     - trainable: names or paths, e.g. ["drift", "diffusion", "likelihood.variance", "initial"]; the rest is frozen.
-    - objective: "modified" (the paper's M-step: sites fixed, the base follows θ), "standard" (q fixed) or "profile"
-      (L-BFGS on max_q of the bound, an E-step an evaluation).
+    - objective: "modified" (the paper's M-step: the base follows θ, the dense sites are fixed), "standard" (q fixed)
+      or "profile" (L-BFGS on max_q of the bound, an E-step an evaluation).
     - optimiser: of an M-step, "lbfgs", "adam" or an optax transformation, with `m_steps` and `learning_rate`.
     - tolerance, parameter_tolerance: stop when an iteration gains less (nats) and moves every free parameter less.
     - constraints: by path, "real", "positive", "full" (positive definite) or (low, high), over the defaults.
@@ -149,7 +149,7 @@ def learn(
         raise ValueError("max_iterations, m_steps and restarts must be ≥ 1, and the tolerances positive")
     method = CVIDP() if method is None else method
     if method.time != "discrete":
-        raise ValueError("learning works in discrete time: leave time='discrete' and infer the fitted model as you like")
+        raise ValueError("learning works in discrete time: leave time='discrete', and infer the fitted model at will")
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
     model = model if resume is None else resume.model
@@ -235,16 +235,16 @@ def _first_e_step(model, series, nodes, spec, method, priors, resume, begun, say
 
 
 def _modified_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Start]:
-    """Maximise l(θ) with the sites of the last E-step; the start of the next one has the new base."""
-    q_k = Expansion(result.eta, result.moments, result.sites.base)
+    """Maximise l(θ) with the dense sites of the last E-step; the next one starts from the chain at the new θ."""
+    q_k = Expansion(result.eta, result.moments, result.sites.base, result.sites.data)
     chains = {}
 
     def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:
         learner.passes += 1
-        (value, (base, eta, ok)), grad = modified_value_and_grad(
+        (value, (base, data, eta, ok)), grad = modified_value_and_grad(
             t, theta, learner.spec, learner.problem, q_k, learner.priors, learner.method.engine
         )
-        chains[t.tobytes()] = (Sites(base, result.sites.dense, result.sites.data), eta)
+        chains[t.tobytes()] = (Sites(base, result.sites.dense, data), eta)
         return (float(value) if bool(ok) else -np.inf), np.asarray(grad)
 
     top = maximise(value_and_grad, theta, **how)

@@ -1,11 +1,12 @@
 """The objectives of learning and their gradients in the free parameters θ.
 
 - standard: L(q_k, θ) with q_k held fixed.
-- modified: l(θ) = L(η_L(θ) + ψ(Λ) + φ(λ), θ) with the sites held fixed and the base p_L(θ) the linearisation of f_θ at
-  q_k, with its full gradient. The sites are what q_k has beyond its base, ψ(Λ) + φ(λ) = η_k − η_L(θ_k), so that
-  l(θ_k) = L(q_k, θ_k) also where the E-step stopped early. The part of the gradient that goes through q is
-  ⟨dη_L/dθ, ∇_ηL⟩, and ∇_ηL = F r is one tangent pass of the smoother: nothing is differentiated backwards through the
-  chain.
+- modified: l(θ) = L(η(θ), θ) with η(θ) = η_L(θ) + φ(λ_θ) + ψ(Λ), and its full gradient: the base p_L(θ) is the
+  linearisation of f_θ at q_k, the data sites λ_θ are those of p_θ(y | x) at q_k (fixed unless the likelihood is learnt;
+  the noise of a Gaussian one enters exactly), and the dense sites are fixed at what q_k has beyond the two,
+  ψ(Λ) = η_k − η_L(θ_k) − φ(λ_k), so that l(θ_k) = L(q_k, θ_k) also where the E-step stopped early. The part of the
+  gradient that goes through q is ⟨dη/dθ, ∇_ηL⟩, and ∇_ηL = F r is one tangent pass of the smoother: nothing is
+  differentiated backwards through the chain.
 - profile: max_q L(q, θ); by the envelope theorem its gradient is that of `standard` at the optimal q.
 """
 
@@ -23,17 +24,18 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth, tangent
 from girsanov.inference.expectations import drift_expectations
-from girsanov.inference.objective import Problem, compose, evaluate
+from girsanov.inference.objective import Problem, compose, data_expectations, evaluate
 from girsanov.learning.parameters import Spec, free_part, insert, split
-from girsanov.sites import Linearisation, base_chain
+from girsanov.sites import DataSites, Linearisation, base_chain, data_chain
 
 
 class Expansion(NamedTuple):
-    """q_k of the last E-step: its chain, its moments, and the linearisation Π_{q_k}[f] at the parameters of then."""
+    """q_k of the last E-step: its chain, its moments, and at the parameters of then Π_{q_k}[f] and the data sites."""
 
     eta: NaturalChain
     moments: Moments
     base: Linearisation
+    data: DataSites
 
 
 def with_parameters(spec: Spec, theta: Float[Array, " P"], problem: Problem) -> Problem:
@@ -63,22 +65,25 @@ def _standard(theta, spec: Spec, problem: Problem, q: Moments, log_det, priors: 
     return elbo + log_prior(spec, theta, priors)
 
 
-def _base_chain(problem: Problem, base: Linearisation) -> NaturalChain:
-    return base_chain(problem.model, base, problem.gaps, problem.in_chain[1:])
+def _known(problem: Problem, base: Linearisation, data: DataSites) -> NaturalChain:
+    """η_L + φ(λ)."""
+    chain = base_chain(problem.model, base, problem.gaps, problem.in_chain[1:])
+    return chain + data_chain(data, problem.node, chain)
 
 
 def _modified(theta, theta_k, spec: Spec, problem: Problem, q_k: Expansion, priors: dict, engine: Engine):
     here = with_parameters(spec, theta, problem)
     base = linearise(here, q_k.moments)
-    sites = q_k.eta - _base_chain(with_parameters(spec, theta_k, problem), q_k.base)
-    eta = _base_chain(here, base) + sites
+    data, _ = data_expectations(here, q_k.moments)
+    dense = q_k.eta - _known(with_parameters(spec, theta_k, problem), q_k.base, q_k.data)
+    eta = _known(here, base, data) + dense
     smoothed = jax.lax.stop_gradient(smooth(eta, engine))
     elbo, target = evaluate(here, smoothed)
     r = jax.lax.stop_gradient(compose(here, target) - eta)
     F_r = jax.lax.stop_gradient(tangent(jax.lax.stop_gradient(eta), r, engine))
     through_q = inner(eta, F_r)
     value = elbo + (through_q - jax.lax.stop_gradient(through_q)) + log_prior(spec, theta, priors)
-    return value, (base, eta, smoothed.ok)
+    return value, (base, data, eta, smoothed.ok)
 
 
 @compiled
@@ -88,5 +93,5 @@ def standard_value_and_grad(theta, spec: Spec, problem: Problem, q: Moments, log
 
 @compiled
 def modified_value_and_grad(theta, theta_k, spec: Spec, problem: Problem, q_k: Expansion, priors: dict, engine):
-    """(l(θ), (base at θ, chain at θ, whether it is a density)), gradient."""
+    """(l(θ), (base, data sites and chain at θ, whether it is a density)), gradient."""
     return jax.value_and_grad(_modified, has_aux=True)(theta, theta_k, spec, problem, q_k, priors, engine)

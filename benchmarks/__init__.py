@@ -1,0 +1,1 @@
+"""Named benchmarks: `python -m benchmarks.run` prints each figure beside its target."""
