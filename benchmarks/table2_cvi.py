@@ -3,9 +3,9 @@
     python benchmarks/table2_cvi.py --data DIR [--dt 0.01 0.005 0.001] [--expected paper_tables.json]
 
 DIR is a folder with the authors' data sets. Parameters start where the paper's do and are run to the maximum of the
-bound. With the printed values (`--expected`, or the file `../expected/paper_tables.json` beside DIR) each row also shows
-them and the difference in units of their standard deviation. Where the means differ by more than 0.02 a sentence says
-which parameters between the start and the maximum would give the printed one.
+bound. With the printed values (`--expected`, or the file `../expected/paper_tables.json` beside DIR) each row also
+shows them and the difference in units of their standard deviation. Where the means differ by more than 0.02 a sentence
+says which parameters between the start and the maximum would give the printed one.
 """
 
 import argparse
@@ -91,9 +91,21 @@ def explain(process: str, folds: list[Fold], dt: float, row: Row, printed: dict)
         ends = f"{means[0]:.3f} at the start, {means[-1]:.3f} at the maximum"
         return f"{head} is met nowhere between the start of learning and the maximum of the bound ({ends})."
     return (
-        f"{head} is, to {_EXPLAIN:g}, the NLPD of parameters {100 * _FRACTIONS[i]:.0f} % of the way from the start to the "
-        f"maximum ({means[i]:.3f} ± {sds[i]:.3f}), {short[i]:.2f} nats a fold below it: a run that ended early."
+        f"{head} is, to {_EXPLAIN:g}, the NLPD of parameters {100 * _FRACTIONS[i]:.0f} % of the way from the start to "
+        f"the maximum of the bound ({means[i]:.3f} ± {sds[i]:.3f}), {short[i]:.2f} nats a fold below it: what a run "
+        "leaves that ends early, not another optimum."
     )
+
+
+def mean_values(row: Row) -> str:
+    """Learnt values, averaged over the folds; a phase in (−π, π], since any period is as good as another."""
+    texts = []
+    for path in row.fits[0].trainable:
+        name = path.removeprefix("drift.")
+        learnt = np.array([float(fit.parameters[path]) for fit in row.fits])
+        learnt = np.angle(np.exp(1j * learnt)) if name == "phase" else learnt
+        texts.append(f"{name} {learnt.mean():.3f}")
+    return ", ".join(texts)
 
 
 def cells(process: str, dt: float, row: Row, printed: dict | None) -> list[str]:
@@ -103,13 +115,10 @@ def cells(process: str, dt: float, row: Row, printed: dict | None) -> list[str]:
         paper = f"{printed['mean']:.3f} ± {printed['sd']:.3f}"
         difference = f"{mean - printed['mean']:+.4f}"
         units = f"{(mean - printed['mean']) / printed['sd']:+.2f}"
-    names = [k.removeprefix("drift.") for k in row.fits[0].trainable]
-    learnt = np.array([[float(fit.parameters[k]) for k in fit.trainable] for fit in row.fits])
-    values = ", ".join(f"{k} {v:.3f}" for k, v in zip(names, learnt.mean(0), strict=True))
     iterations = [len(fit.history) - 1 for fit in row.fits]
     bad = [str(i) for i, fit in enumerate(row.fits) if not fit.converged]
     status = f"not converged: fold {', '.join(bad)}" if bad else "converged"
-    figures = [f"{mean:.4f} ± {sd:.4f}", paper, difference, units, f"{row.elbo.mean():.4f}", values]
+    figures = [f"{mean:.4f} ± {sd:.4f}", paper, difference, units, f"{row.elbo.mean():.4f}", mean_values(row)]
     return [process, f"{dt:g}", *figures, f"{np.mean(iterations):.1f}", f"{row.seconds:.1f}", status]
 
 

@@ -6,18 +6,36 @@ The values are absolute for numbers of order one, unless the name says otherwise
 TOLERANCES: dict[str, float] = {
     # the same quantity by two algebraic routes (chain against dense, sequential against partitioned)
     "exact": 1e-9,
+    # two times that are one but for rounding, as a share of the step
+    "same_time": 1e-6,
     # natural → moments → natural, save → load of derived quantities, and the like
     "roundtrip": 1e-9,
     # log evidence or ELBO in nats, against a dense calculation
     "evidence": 1e-8,
+    # an identity between two quadratures of different order, both resolving a smooth integrand
+    "identity": 1e-8,
     # an ELBO at convergence against an independent optimisation of the same bound, in nats
     "optimum": 1e-6,
+    # the moments of that optimum: the root of the tolerance in nats, since the bound is flat there
+    "optimum_moments": 1e-3,
+    # largest entry of the gradient at which a reference optimisation counts as converged
+    "stationary": 1e-6,
     # an ELBO at the default stopping rule against the converged value, in nats
     "converged": 1e-4,
+    # the same where the drift has a kink, so that the value depends on the quadrature
+    "converged_kink": 5e-3,
+    # negative log predictive density at convergence, in nats an observation: the digits that the paper prints
+    "nlpd": 1e-3,
+    # observed order of convergence, log2 of the ratio of successive differences, against the order expected
+    "order": 0.2,
+    # by how much halving the step must divide an error of second order: four, less what higher orders leave
+    "second_order_ratio": 3.0,
     # automatic differentiation against central differences, relative
     "gradient": 1e-5,
     # a quadrature rule against a closed form inside its degree of exactness
     "quadrature": 1e-10,
+    # a quadrature rule against brute-force integration of a function that it does not integrate exactly
+    "integral": 1e-6,
     # Monte Carlo averages, in standard errors of the estimate
     "standard_errors": 5.0,
 }

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from girsanov._types import Array
 
 # Nodes a dimension of the tensor rule, by the dimension of the state; above, cubature takes over.
-_TENSOR_POINTS = {1: 20, 2: 10, 3: 7}
+_TENSOR_POINTS = {1: 24, 2: 8, 3: 6}
 
 
 class Rule(eqx.Module):

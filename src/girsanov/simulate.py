@@ -47,9 +47,7 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
 
 def check_draws(key: Any, n: int = 1, dt: float = 1.0) -> None:
     """Raise a ValueError unless these can draw n paths in steps of dt."""
-    if not (
-        isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape == (2,))
-    ):
+    if not (isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape == (2,))):
         raise ValueError(f"key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
     if int(n) != n or n < 1:
         raise ValueError(f"n must be a whole number ≥ 1, got {n!r}")

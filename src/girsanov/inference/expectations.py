@@ -25,7 +25,7 @@ from girsanov.quadrature import Rule
 from girsanov.sites import DenseSites, Linearisation
 
 # Values of the drift at all nodes and times above which they are made in stretches of time that stay in cache.
-_CHUNKED_FROM, _CHUNK = 300_000, 30_000
+_CHUNKED_FROM, _CHUNK = 500_000, 20_000
 
 
 class DriftExpectations(eqx.Module):
