@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -46,8 +47,11 @@ FAR = (
     Task("sine, phase from 2", "sine", gv.Sine(scale=1.0, phase=2.0), ("drift.phase",)),
     Task("square root, scale from 5", "sqrt", gv.SquareRoot(scale=5.0), ("drift",)),
     Task("van der Pol from (2, 2)", "van_der_pol", gv.VanDerPol(rate=2.0, damping=2.0), ("drift",)),
-    Task("Beneš, all noise × 4", "benes", gv.Benes(scale=3.0), ("drift", *_NOISES), 4.0),
+    Task("OU, all noise × 4", "ou", gv.OrnsteinUhlenbeck(decay=2.5), ("drift", *_NOISES), 4.0),
+    Task("sine, all noise × 4", "sine", gv.Sine(scale=0.3, phase=1.0), ("drift", *_NOISES), 4.0),
     Task("van der Pol, all noise × 4", "van_der_pol", gv.VanDerPol(rate=4.0, damping=2.5), ("drift", *_NOISES), 4.0),
+    Task("double well, network 0", "double_well", gv.MLP(1, key=jax.random.key(0)), ("drift",)),
+    Task("double well, network 1", "double_well", gv.MLP(1, key=jax.random.key(1)), ("drift",)),
 )
 
 
@@ -95,6 +99,8 @@ def arrival(fit: gv.Fit, best: float) -> int | None:
 
 
 def values(fit: gv.Fit) -> str:
+    if isinstance(fit.model.drift, gv.MLP):
+        return f"bound {fit.elbo:.3f}"
     short = {k.split(".")[-1]: np.asarray(v).ravel()[0] for k, v in fit.parameters.items()}
     return ", ".join(f"{k} {v:.4f}" for k, v in short.items())
 

@@ -338,9 +338,17 @@ def test_inner_product_is_the_expected_exponent(chain):
 # --- sampling
 
 
-@pytest.mark.parametrize(("d", "N"), [(1, 1), (2, 5)])
-def test_samples_have_the_moments_of_the_joint(d, N):
-    chain = random_chain(np.random.default_rng(13), d, N)
+def correlated_chain(N: int) -> NaturalChain:
+    """x₊ = T x + N(0, 0.2 I) from x₀ ~ N(0, I), T a rotation by 0.6 times 0.9, and potentials for the means."""
+    T, W = 0.9 * np.array([[np.cos(0.6), -np.sin(0.6)], [np.sin(0.6), np.cos(0.6)]]), 5.0 * np.eye(2)
+    J = np.stack([np.eye(2) * (m == 0) + W * (m > 0) + T.T @ W @ T * (m < N - 1) for m in range(N)], -1)
+    h = np.random.default_rng(13).normal(size=(2, N))
+    return NaturalChain(h, J, np.repeat(-(W @ T)[:, :, None], N - 1, -1))
+
+
+@pytest.mark.parametrize("N", [1, 6])
+def test_samples_have_the_moments_of_the_joint(N):
+    chain, d = correlated_chain(N), 2
     mean, cov, _ = dense(chain)
     n = 40_000
     q = SMOOTH["sequential"](chain).moments
@@ -356,7 +364,7 @@ def test_samples_have_the_moments_of_the_joint(d, N):
 
 
 def test_samples_follow_the_key():
-    q = SMOOTH["sequential"](random_chain(np.random.default_rng(13), 2, 5)).moments
+    q = SMOOTH["sequential"](correlated_chain(6)).moments
     draw = compiled(sampling.sample)
     a, b, c = (np.asarray(draw(q, jax.random.key(k), 3)) for k in (1, 1, 2))
     assert np.array_equal(a, b)

@@ -20,8 +20,9 @@ from girsanov.quadrature import GaussHermite
 
 LOG_2PI = 1.8378770664093453
 _NODES = 32  # for E log p under a scalar Gaussian
-_PREDICTIVE_NODES = {1: 128, 2: 40, 3: 20}  # a dimension, for log E p under a joint Gaussian
+_PREDICTIVE_NODES = {2: 40, 3: 20}  # a dimension, for log E p under a joint Gaussian
 _PREDICTIVE_DRAWS = 20_000  # above three dimensions
+_LINE = 8001  # points on each of two scales, for one dimension
 
 
 class Likelihood(eqx.Module):
@@ -125,55 +126,93 @@ class Gaussian(Likelihood):
 
 
 class Elementwise(Likelihood):
-    """Entries of y independent given z, each with its own log density; expectations by quadrature."""
+    """Entries of y independent given z, each with its own log density; expectations by quadrature.
+
+    Subclasses work on arrays whose last axis is that of the entries.
+    """
 
     @abc.abstractmethod
-    def log_density(self, y: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]: ...
+    def log_density(self, y: Float[Array, "*#n D"], z: Float[Array, "*#n D"]) -> Float[Array, "*n D"]: ...
 
     @abc.abstractmethod
-    def conditional(self, z: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    def conditional(self, z: Float[Array, "*n D"]) -> tuple[Float[Array, "*n D"], Float[Array, "*n D"]]:
         """Mean and variance of y given z."""
 
     def expected(self, y, observed, mean, V):
-        rule = GaussHermite(_NODES).rule(1)
-        xi, w = rule.nodes[0], rule.weights
-        sd = jnp.sqrt(jnp.diagonal(V))
-        values = self.log_density(y[:, None], mean[:, None] + sd[:, None] * xi)
-        values = jnp.where(observed[:, None], values, 0.0)
-        # Gaussian weights: ∂/∂mean E = E[v ξ]/sd, ∂/∂var E = ½(E[v ξ²] − E[v])/sd²
-        E = values @ w
-        g_mean = values @ (w * xi) / sd
-        g_var = 0.5 * (values @ (w * (xi**2 - 1.0))) / sd**2
-        return E.sum(), g_mean, jnp.diag(g_var)
+        xi, w, sd = _marginal_nodes(V)
+        values = jnp.where(observed, self.log_density(y, mean + sd * xi[:, None]), 0.0)
+        # Gaussian weights: ∂/∂mean E = E[v ξ]/sd, ∂/∂var E = ½(E[v ξ²] − E[v])/sd². An entry whose z does not depend
+        # on the state has sd = 0, and its gradients reach nothing.
+        inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
+        g_mean = (w * xi) @ values * inverse_sd
+        g_var = 0.5 * ((w * (xi**2 - 1.0)) @ values) * inverse_sd**2
+        return (w @ values).sum(), g_mean, jnp.diag(g_var)
 
     def log_predictive(self, y, observed, mean, V):
         D = y.shape[0]
-        if D in _PREDICTIVE_NODES:
-            rule = GaussHermite(_PREDICTIVE_NODES[D]).rule(D)
-            xi, w = jnp.asarray(rule.nodes), jnp.asarray(rule.weights)
+        if D == 1:
+            z, log_w = self._line(y, observed, mean, V)
         else:
-            xi = jax.random.normal(jax.random.key(0), (D, _PREDICTIVE_DRAWS))
-            w = jnp.full(_PREDICTIVE_DRAWS, 1.0 / _PREDICTIVE_DRAWS)
-        e, U = jnp.linalg.eigh(V)  # V is only semi-definite where the emission has more rows than the state
-        root = U * jnp.sqrt(jnp.maximum(e, 0.0))
-        z = mean[:, None] + root @ xi
-        values = jnp.where(observed[:, None], self.log_density(y[:, None], z), 0.0).sum(0)
-        return jax.scipy.special.logsumexp(values, b=w)
+            xi, w = _joint_nodes(D)
+            z, log_w = mean + xi @ _root(V).T, jnp.log(w)
+        values = jnp.where(observed, self.log_density(y, z), 0.0).sum(-1)
+        return jax.scipy.special.logsumexp(values + log_w)
+
+    def _line(self, y, observed, mean, V):
+        """Points and log weights of ∫ N(z; mean, V) … dz that resolve both the state's density and the likelihood."""
+        sd = jnp.sqrt(V[0, 0])
+        reading, precision = self.start(y)
+        width = 1.0 / jnp.sqrt(precision[0])
+        u = jnp.linspace(-1.0, 1.0, _LINE)
+        u = u * jnp.abs(u)  # denser towards the middle
+        z = jnp.sort(jnp.concatenate([mean[0] + 14.0 * sd * u, reading[0] + 60.0 * width * u]))
+        gaps = jnp.diff(z)
+        weight = 0.5 * (jnp.pad(gaps, (0, 1)) + jnp.pad(gaps, (1, 0)))
+        log_normal = -0.5 * ((z - mean[0]) / sd) ** 2 - jnp.log(sd) - 0.5 * LOG_2PI
+        return z[:, None], jnp.where(weight > 0.0, jnp.log(jnp.where(weight > 0.0, weight, 1.0)), -jnp.inf) + log_normal
 
     def predictive(self, mean, V):
-        rule = GaussHermite(_NODES).rule(1)
-        xi, w = rule.nodes[0], rule.weights
-        sd = jnp.sqrt(jnp.diagonal(V))
-        mu, var = self.conditional(mean[:, None] + sd[:, None] * xi)
-        y_mean = mu @ w
-        # Cov(y) = diag E[var(y|z)] + Cov(E[y|z]); the latter off the diagonal to first order (Bonnet: E[∇μ] V E[∇μ]ᵀ)
-        slope = mu @ (w * xi) / sd
-        cov = slope[:, None] * V * slope[None, :]
-        diag = var @ w + (mu - y_mean[:, None]) ** 2 @ w
-        return y_mean, cov - jnp.diag(jnp.diagonal(cov)) + jnp.diag(diag)
+        xi, w, sd = _marginal_nodes(V)
+        mu, var = self.conditional(mean + sd * xi[:, None])
+        y_mean = w @ mu
+        variances = w @ var + w @ (mu - y_mean) ** 2
+        D = mean.shape[0]
+        pair_nodes, pair_weights = _joint_nodes(2)
+
+        def covariance(i, j):  # of E[y_i | z_i] and E[y_j | z_j], from the joint of the two
+            both = jnp.stack([i, j])
+            z = mean[both] + pair_nodes @ _root(V[both][:, both]).T
+            first = self.conditional(jnp.broadcast_to(z[:, :1], (z.shape[0], D)))[0][:, i]
+            second = self.conditional(jnp.broadcast_to(z[:, 1:], (z.shape[0], D)))[0][:, j]
+            return pair_weights @ (first * second) - y_mean[i] * y_mean[j]
+
+        index = jnp.arange(D)
+        cov = jax.vmap(lambda i: jax.vmap(lambda j: covariance(i, j))(index))(index)
+        return y_mean, jnp.where(jnp.eye(D, dtype=bool), jnp.diag(variances), cov)
 
     def log_prob(self, y, observed, z):
         return jnp.where(observed, self.log_density(y, z), 0.0).sum()
+
+
+def _marginal_nodes(V: Float[Array, "D D"]) -> tuple[np.ndarray, np.ndarray, Float[Array, " D"]]:
+    """Nodes and weights for a scalar standard normal, and the standard deviation of every entry."""
+    rule = GaussHermite(_NODES).rule(1)
+    return rule.nodes[0], rule.weights, jnp.sqrt(jnp.diagonal(V))
+
+
+def _joint_nodes(D: int) -> tuple[Float[Array, "n D"], Float[Array, " n"]]:
+    """Nodes and weights for D standard normals: a tensor rule, or draws from a fixed key above three."""
+    if D in _PREDICTIVE_NODES:
+        rule = GaussHermite(_PREDICTIVE_NODES[D]).rule(D)
+        return jnp.asarray(rule.nodes).T, jnp.asarray(rule.weights)
+    draws = jax.random.normal(jax.random.key(0), (_PREDICTIVE_DRAWS, D))
+    return draws, jnp.full(_PREDICTIVE_DRAWS, 1.0 / _PREDICTIVE_DRAWS)
+
+
+def _root(V: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """A square root of V, which is only semi-definite where the emission has more rows than the state."""
+    e, U = jnp.linalg.eigh(V)
+    return U * jnp.sqrt(jnp.maximum(e, 0.0))
 
 
 class Poisson(Elementwise):

@@ -75,6 +75,7 @@ class Model(eqx.Module):
         self.emission = np.eye(d) if H is None else H
         if not np.isfinite(self.emission).all():
             raise ValueError(f"emission must be finite, got {self.emission!r}")
+        _check_stationary(self)
         _check_likelihood(likelihood, self.emission.shape[0])
         _check_drift_shape(self.drift, d)
 
@@ -152,6 +153,21 @@ def _initial_state(state: Any, d: int, drift: Any) -> GaussianState | Stationary
             raise ValueError(f"initial.mean must be finite, got {mean!r}")
         mean = np.broadcast_to(mean, (d,)).copy()
     return GaussianState(mean, _matrix("initial.cov", state.cov, d))
+
+
+def _check_stationary(model: Model) -> None:
+    """A stationary start needs a drift that pulls back: its covariance must be positive definite."""
+    if not isinstance(model.initial, Stationary) or not isinstance(model.diffusion, np.ndarray):
+        return
+    try:
+        cov = np.asarray(model.initial_state().cov)
+    except jax.errors.TracerArrayConversionError:
+        return  # traced: constraints are the optimiser's business
+    if not (np.isfinite(cov).all() and np.linalg.eigvalsh(cov)[0] > 0):
+        raise ValueError(
+            f"{model.drift!r} has no stationary law, since it does not pull back everywhere; "
+            "give initial=GaussianState(...)"
+        )
 
 
 def _traceable(drift: Any) -> Any:

@@ -51,6 +51,7 @@ class ConjugateCarry(eqx.Module):
     norm: Float[Array, ""]  # rᵀFr at the current chain
     cross: Float[Array, ""]  # line_residualᵀ F r at the current chain
     step: Float[Array, ""]  # of the next trial
+    line_step: Float[Array, ""]  # gone along this line so far
     next_step: Float[Array, ""]  # first step of the next line
     refining: Bool[Array, ""]
     steepest: Bool[Array, ""]  # whether the direction is r itself
@@ -69,7 +70,7 @@ class Conjugate(Algorithm):
         zero_chain = 0.0 * first.eta
         zero, one, no = jnp.zeros(()), jnp.ones(()), jnp.asarray(False)
         return ConjugateCarry(
-            first, zero_chain, zero_chain, zero_chain, one, first.elbo, zero, zero, zero, zero, one, no,
+            first, zero_chain, zero_chain, zero_chain, one, first.elbo, zero, zero, zero, zero, zero, one, no,
             jnp.asarray(True), jnp.asarray(0), jnp.asarray(0),
         )  # fmt: skip
 
@@ -129,13 +130,14 @@ class Conjugate(Algorithm):
             norm,
             cross,
             jnp.where(turn, next_step, jnp.where(refine, follow, jnp.where(restart, 1.0, shorter))),
+            jnp.where(refine, a, 0.0),
             next_step,
             refine,
             jnp.where(turn, steepest, jnp.where(restart, True, carry.steepest)),
             jnp.where(accept | restart | turn, 0, backtracks),
             idle,
         )
-        return new, Record(turn, elbo, a, norm)
+        return new, Record(turn, elbo, carry.line_step + jnp.where(accept, a, 0.0), norm)
 
 
 def _new_line(carry: ConjugateCarry, norm, cross, end_slope):

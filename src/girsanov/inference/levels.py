@@ -41,6 +41,10 @@ def coarser_grids(grid: Grid, d: int) -> list[tuple[Grid, int]]:
 def prolong(sites: Sites, times: np.ndarray, fine: Problem) -> Sites:
     """Sites of a grid with these times on another grid, by linear interpolation between the nodes."""
     M, s = len(times) - 1, np.asarray(fine.times)[:-1]
+    if M == 0:  # a single node says nothing of the drift
+        d = sites.base.b.shape[0]
+        v, m = np.zeros((d, len(s))), np.zeros((d, d, len(s)))
+        return Sites(Linearisation(m, v), DenseSites(v, m), sites.data)
     t = times[:M]
     left = np.clip(np.searchsorted(t, s, side="right") - 1, 0, M - 1)
     right = np.minimum(left + 1, M - 1)
