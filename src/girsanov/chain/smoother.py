@@ -146,17 +146,16 @@ def partitioned(chain: NaturalChain, lanes: int | None = None) -> Smoothed:
         R = -matmul(G_m, R_next) - matmul(H_m, S_z)
         m = v_m - matvec(G_m, m_next) - matvec(H_m, m_z)
         S = P_m - matmul(G_m, C) - matmul(H_m, transpose(R))
-        return (m, S, R), (m, S, C, R)
+        return (m, S, R), (m, S, C)
 
-    (_, _, R_first), (m, S, C, _) = jax.lax.scan(backward, (m_end, S_end, R_end), (P, G, H, v), reverse=True)
+    (_, _, R_first), (m, S, C) = jax.lax.scan(backward, (m_end, S_end, R_end), (P, G, H, v), reverse=True)
 
     def joined(a, last):  # (L−1, ..., B) and (..., B) -> (..., B·L)
         a = jnp.moveaxis(jnp.concatenate([a, last[None]]), 0, -1)
         return a.reshape(*a.shape[:-2], B * L)
 
     # Lag-one covariance across a border is R of a segment's first node; it belongs to the step from z.
-    first = R_first
-    C = jnp.concatenate([first[None], C])
+    C = jnp.concatenate([R_first[None], C])
     C = jnp.moveaxis(C, 0, -1).reshape(d, d, B * L)[..., pad + 1 :]
     m, S = joined(m, m_end)[..., pad:], joined(S, S_end)[..., pad:]
     log_det, ok = _log_det_and_ok(pivots)

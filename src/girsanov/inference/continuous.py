@@ -172,8 +172,8 @@ def evaluate_continuous(problem: Problem, sites: ContinuousSites, engine: Engine
     L = blocks.cholesky(q.S)
     f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, q.m, L), problem.times)
     q_left, q_right = own_drifts(problem, sites.base, q)
-    left = _end(problem, Q_inv, q.m[:, :-1], L[..., :-1], f[:, :-1], q_left)
-    right = _end(problem, Q_inv, q.m[:, 1:], L[..., 1:], f[:, 1:], q_right)
+    left = _end(problem, Q_inv, q.m[:, :-1], L[..., :-1], f[..., :-1], q_left)
+    right = _end(problem, Q_inv, q.m[:, 1:], L[..., 1:], f[..., 1:], q_right)
     at_left, at_right = _linearised(left), _linearised(right)
     base = Linearisation(
         jnp.where(valid, 0.5 * (at_left.A + at_right.A), 0.0), jnp.where(valid, 0.5 * (at_left.b + at_right.b), 0.0)

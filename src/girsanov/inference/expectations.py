@@ -25,7 +25,7 @@ from girsanov.quadrature import Rule
 from girsanov.sites import DenseSites, Linearisation
 
 # Values of the drift at all nodes and times above which they are made in stretches of time that stay in cache.
-_CHUNKED_FROM, _CHUNK = 500_000, 20_000
+_CHUNKED_FROM, _CHUNK = 500_000, 262_144
 
 
 class DriftExpectations(eqx.Module):
@@ -35,9 +35,9 @@ class DriftExpectations(eqx.Module):
     quadratic: Float[Array, " M"]
 
 
-def evaluate_drift(drift: Callable, x: Float[Array, "d M n"], times: Float[Array, " M"]) -> Float[Array, "d M n"]:
+def evaluate_drift(drift: Callable, x: Float[Array, "d n M"], times: Float[Array, " M"]) -> Float[Array, "d n M"]:
     over_nodes = jax.vmap(drift, in_axes=(1, None), out_axes=1)
-    return jax.vmap(over_nodes, in_axes=(1, 0), out_axes=1)(x, times)
+    return jax.vmap(over_nodes, in_axes=(2, 0), out_axes=2)(x, times)
 
 
 class NodeSums(eqx.Module):
@@ -50,26 +50,24 @@ class NodeSums(eqx.Module):
     w2: Float[Array, "d d M"]
 
 
-def at_nodes(rule: Rule, mean: Float[Array, "d M"], lin: Float[Array, "d d M"]) -> Float[Array, "d M n"]:
+def at_nodes(rule: Rule, mean: Float[Array, "d M"], lin: Float[Array, "d d M"]) -> Float[Array, "d n M"]:
     """mean + lin ξ at every node ξ."""
-    xi = jnp.asarray(rule.nodes)
-    return mean[:, :, None] + sum(lin[:, j, :, None] * xi[j] for j in range(xi.shape[0]))
+    xi = jnp.asarray(rule.nodes)[:, :, None]
+    return mean[:, None] + sum(lin[:, j, None] * xi[j] for j in range(xi.shape[0]))
 
 
-def node_sums(rule: Rule, Q_inv: Float[Array, "d d"], f: Float[Array, "d M n"], f_q: Float[Array, "d M n"]) -> NodeSums:
-    """The sums for w = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f: weighted monomials make them one matrix product for f and one for w."""
-    d, M, n = f.shape
-    Qf = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
+def node_sums(rule: Rule, Q_inv: Float[Array, "d d"], f: Float[Array, "d n M"], f_q: Float[Array, "d n M"]) -> NodeSums:
+    """The sums for w = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f: one product of f and w together with the weighted monomials 1, ξ, ξξᵀ."""
+    d, _, M = f.shape
     v = f_q - 0.5 * f
-    w = sum(v[i] * Qf[i] for i in range(d))
+    w = sum(v[i] * sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d))
     xi, weights = jnp.asarray(rule.nodes), jnp.asarray(rule.weights)
-    linear = jnp.concatenate([weights[None], weights * xi])
     i, j = jnp.triu_indices(d)
-    F = (f.reshape(d * M, n) @ linear.T).reshape(d, M, 1 + d)
-    W = (w @ jnp.concatenate([linear, weights * xi[i] * xi[j]]).T).T
+    monomials = jnp.concatenate([weights[None], weights * xi, weights * xi[i] * xi[j]])
+    sums = jnp.einsum("kn,enM->ekM", monomials, jnp.concatenate([f, w[None]]))
+    F, W = sums[:d], sums[d]
     second = jnp.zeros((d, d, M), f.dtype).at[i, j].set(W[1 + d :]).at[j, i].set(W[1 + d :])
-    w2 = second - W[0] * blocks.eye_like(second)
-    return NodeSums(F[..., 0], jnp.moveaxis(F[..., 1:], 2, 1), W[0], W[1 : 1 + d], w2)
+    return NodeSums(F[:, 0], F[:, 1 : 1 + d], W[0], W[1 : 1 + d], second - W[0] * blocks.eye_like(second))
 
 
 def site_gradient(

@@ -164,18 +164,18 @@ def _start_values(problem: Problem):
     q = smooth(compose(problem, starting_sites(problem))).moments
     sd = jnp.sqrt(jnp.diagonal(q.S)).T
     xi = jnp.asarray(problem.rule.nodes)
-    x = q.m[:, :, None] + sd[:, :, None] * xi[:, None, :]
+    x = q.m[:, None] + sd[:, None] * xi[:, :, None]
     return x, evaluate_drift(problem.model.drift, x, problem.times)
 
 
 def explain_bad_start(problem: Problem) -> None:
     """Raise a ValueError for the first state and time at which the drift is not finite, or say that there is none."""
-    x, f = (np.asarray(a)[:, : int(problem.size)] for a in _start_values(problem))
-    bad = np.argwhere(~np.isfinite(f).all(0))
+    x, f = (np.asarray(a)[..., : int(problem.size)] for a in _start_values(problem))
+    bad = np.argwhere(~np.isfinite(f).all(0).T)
     if len(bad):
         m, n = bad[0]
         raise ValueError(
-            f"the drift returned {f[:, m, n].tolist()} at state {x[:, m, n].tolist()} and time "
+            f"the drift returned {f[:, n, m].tolist()} at state {x[:, n, m].tolist()} and time "
             f"{float(problem.times[m])!r}; it must be finite wherever the posterior may go"
         )
     raise ValueError(

@@ -17,7 +17,7 @@ _RATIOS = (2, 8, 32, 128, 512, 2048)  # of the grids' steps to the finest one's
 _FEWEST = 250  # nodes of the coarsest grid, at the least
 # Up to this many numbers in a block of the chain, coarser grids are padded to the finest grid's size: they then run
 # more slowly than they could, by milliseconds, and share its compiled program, which takes seconds to make.
-_SHARED_PROGRAM = 10_000
+_SHARED_PROGRAM = 25_000
 
 
 def make_problem(model: Model, series: TimeSeries, grid: Grid, rule: Rule, capacity: int | None = None) -> Problem:
