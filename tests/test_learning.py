@@ -423,6 +423,27 @@ def test_a_network_drift_raises_the_bound_and_restarts_are_reported_best_first()
         assert (np.diff(f.history.elbo) >= 0).all()
 
 
+def test_restarts_of_a_drift_of_your_own_and_those_alone_give_the_same():
+    def redraw(drift, key):
+        return gv.OrnsteinUhlenbeck(decay=float(jax.random.uniform(key, minval=0.2, maxval=5.0)))
+
+    options = {"standard_errors": False, "max_iterations": 3}
+    fit = fit_ou(restarts=3, key=jax.random.key(2), reinitialise=redraw, **options)
+    for one in fit.restarts:  # run side by side, yet each as if it were alone
+        begun = float(one.history.parameters["drift.decay"][0])
+        alone = learn(ou_model(decay=begun), ou_series(), DT, SPAN, trainable="drift", progress=False, **options)
+        assert np.array_equal(alone.history.elbo, one.history.elbo)
+
+
+@pytest.mark.parametrize(
+    ("drift", "message"),
+    [(gv.DoubleWell(), "same structure"), (gv.OrnsteinUhlenbeck(decay=np.ones(2)), "shape of a parameter from")],
+)
+def test_restarts_must_keep_the_kind_of_drift(drift, message):
+    with pytest.raises(ValueError, match=message):
+        fit_ou(restarts=2, key=jax.random.key(2), reinitialise=lambda *_: drift)
+
+
 # Errors at the boundary
 
 

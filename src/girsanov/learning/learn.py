@@ -1,11 +1,14 @@
 """`learn`: parameters by variational EM, or by quasi-Newton steps on the profile of the bound."""
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from girsanov._precision import float64, to_numpy
@@ -158,20 +161,23 @@ def learn(
     _check_resume(spec, resume)
     if objective == "profile" and optimiser != "lbfgs":
         raise ValueError("objective='profile' is maximised by L-BFGS: leave optimiser='lbfgs'")
-    models = _restart_models(model, spec, restarts, key, reinitialise)
-    fits = []
-    for candidate in models:
-        with reporter(progress) as say:
+    options = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
+    how = {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate}
+    models = _restart_models(model, restarts, key, reinitialise)
+    with reporter(progress) as say:
+
+        @float64
+        def fit(candidate: Model) -> Fit:
             begun = time.perf_counter()
             learner, result = _first_e_step(candidate, series, nodes, spec, method, priors, resume, begun, say)
-            options = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance}
             if objective == "profile":
-                theta, result, status = _profile(learner, result, max_iterations=max_iterations, **options)
+                theta, result, status = _profile(learner, result, **options)
             else:
                 m_step = _modified_m_step if objective == "modified" else _standard_m_step
-                how = {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate}
-                theta, result, status = _em(learner, result, m_step, how, max_iterations=max_iterations, **options)
-            fits.append(_finish(learner, theta, result, status, series, nodes, standard_errors, resume))
+                theta, result, status = _em(learner, result, m_step, how, **options)
+            return _finish(learner, theta, result, status, series, nodes, standard_errors, resume)
+
+        fits = _together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
@@ -208,7 +214,7 @@ def _check_resume(spec: Spec, resume: Fit | None) -> None:
         )
 
 
-def _restart_models(model: Model, spec: Spec, restarts: int, key: Any, reinitialise: Any) -> list[Model]:
+def _restart_models(model: Model, restarts: int, key: Any, reinitialise: Any) -> list[Model]:
     """The model itself and `restarts − 1` copies whose drift is drawn anew."""
     if restarts == 1:
         return [model]
@@ -217,10 +223,27 @@ def _restart_models(model: Model, spec: Spec, restarts: int, key: Any, reinitial
     redraw = reinitialise or getattr(type(model.drift), "reinitialise", None)
     if redraw is None:
         raise ValueError("this drift cannot draw itself anew: give reinitialise=lambda drift, key: ...")
-    import jax
+    drifts = [_same_kind(model.drift, redraw(model.drift, k)) for k in jax.random.split(key, restarts - 1)]
+    return [model, *(eqx.tree_at(lambda m: m.drift, model, d) for d in drifts)]
 
-    drifts = [redraw(model.drift, k) for k in jax.random.split(key, restarts - 1)]
-    return [model, *(eqx.tree_at(lambda m: m.drift, model, to_numpy(d)) for d in drifts)]
+
+def _same_kind(drift: Any, redrawn: Any) -> Any:
+    """The redrawn drift with its numbers as parameters; it must have the structure and shapes of the old one."""
+    new = jax.tree.map(lambda a: np.asarray(a, np.float64) if eqx.is_inexact_array_like(a) else a, redrawn)
+    if jax.tree.structure(new) != jax.tree.structure(drift):
+        raise ValueError(f"reinitialise must return a drift of the same structure as {drift!r}, got {redrawn!r}")
+    for a, b in zip(jax.tree.leaves(drift), jax.tree.leaves(new), strict=True):
+        if np.shape(a) != np.shape(b):
+            raise ValueError(f"reinitialise changed the shape of a parameter from {np.shape(a)} to {np.shape(b)}")
+    return new
+
+
+def _together(fit: Callable[[Model], Fit], models: list[Model]) -> list[Fit]:
+    """All the fits, as many at a time as there are processors: compiled code runs outside the interpreter's lock."""
+    if len(models) == 1:
+        return [fit(models[0])]
+    with ThreadPoolExecutor(min(len(models), os.cpu_count() or 1)) as pool:
+        return list(pool.map(fit, models))
 
 
 def _first_e_step(model, series, nodes, spec, method, priors, resume, begun, say) -> tuple[Learner, Run]:
