@@ -16,6 +16,7 @@ from girsanov.drifts import (
 from girsanov.fit import Fit
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.infer import infer
+from girsanov.inference.vdp import VDP
 from girsanov.model import GaussianState, Model
 from girsanov.posterior import Posterior
 from girsanov.quadrature import Cubature, GaussHermite, MonteCarlo
@@ -43,6 +44,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "CVIDP",
     "MLP",
+    "VDP",
     "Benes",
     "Cubature",
     "DoubleWell",

@@ -60,7 +60,8 @@ def node_sums(rule: Rule, Q_inv: Float[Array, "d d"], f: Float[Array, "d n M"], 
     """The sums for w = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f: one product of f and w together with the weighted monomials 1, ξ, ξξᵀ."""
     d, _, M = f.shape
     v = f_q - 0.5 * f
-    w = sum(v[i] * sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d))
+    Qf: list = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
+    w = sum((v[i] * Qf[i] for i in range(1, d)), v[0] * Qf[0])
     xi, weights = jnp.asarray(rule.nodes), jnp.asarray(rule.weights)
     i, j = jnp.triu_indices(d)
     monomials = jnp.concatenate([weights[None], weights * xi, weights * xi[i] * xi[j]])
@@ -99,7 +100,7 @@ def to_site(
     return DenseSites(matvec(L_invT, w1) + matvec(Gamma, m), Gamma)
 
 
-def _sums_in_chunks(drift: Callable, Q_inv: Float[Array, "d d"], rule: Rule, at: tuple) -> NodeSums:
+def sums_in_chunks(drift: Callable, Q_inv: Float[Array, "d d"], rule: Rule, at: tuple) -> NodeSums:
     """The node sums for x = m + Lξ and f_q = c + aξ, a stretch of time after the other where all of it is large."""
 
     def sums(at):
@@ -134,7 +135,7 @@ def drift_expectations(
     L_inv = blocks.inverse_lower(L)
     U = matmul(q.C, transpose(L_inv))
     c, a = (q.m[:, 1:] - m) / gaps, (U - L) / gaps
-    sums = _sums_in_chunks(drift, Q_inv, rule, (m, L, c, a, times))
+    sums = sums_in_chunks(drift, Q_inv, rule, (m, L, c, a, times))
     sites = to_site(*site_gradient(sums, Q_inv, c, a, sums.F0, sums.F1), m, L_inv)
 
     # E‖x₊ − x − Δf‖²_{Q⁻¹} = tr Q⁻¹(S₊ − UUᵀ) + Δ²(E‖f_q‖² − 2E[w̃]), w̃ the part of w summed over the nodes

@@ -15,10 +15,11 @@ from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
 from girsanov.grid import Grid, given_grid, regular_grid
 from girsanov.inference.continuous import ContinuousSites
-from girsanov.inference.cvi_dp import CVIDP, reject_unknown
+from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.expectations import evaluate_drift
 from girsanov.inference.levels import prolong
 from girsanov.inference.loop import Run
+from girsanov.inference.method import Method, Start, reject_unknown, with_limits
 from girsanov.inference.objective import Problem, compose, starting_sites
 from girsanov.inference.status import Status
 from girsanov.model import Model
@@ -35,7 +36,7 @@ def infer(
     dt: float | None = None,
     span: tuple[float, float] | None = None,
     *,
-    method: CVIDP | None = None,
+    method: Method | None = None,
     grid: Any = None,
     start: Posterior | None = None,
     tolerance: float | None = None,
@@ -47,13 +48,13 @@ def infer(
 
     - dt: step of the time grid over `span`, to which the observation times are added; or `grid`: times of your own.
     - span: time of the initial state and end of the horizon; by default the series' first and last time.
-    - method: `CVIDP()` unless said otherwise; `tolerance` and `max_iterations` override its own.
+    - method: `CVIDP()`, the default, or `VDP()`; `tolerance` and `max_iterations` override its own.
     - start: an earlier posterior to start from (of the same series and a model of the same dimension).
     - progress: show the state of runs that take longer than two seconds.
     """
     reject_unknown("infer", unknown, infer)
     begun = time.perf_counter()
-    method = _method(method, tolerance, max_iterations)
+    method = check_method(method, tolerance=tolerance, max_iterations=max_iterations)
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
     warm = None if start is None else warm_start(start, model, series)
@@ -99,13 +100,11 @@ def make_posterior(
     )
 
 
-def _method(method: Any, tolerance: float | None, max_iterations: int | None) -> CVIDP:
+def check_method(method: Any, **limits: Any) -> Method:
     method = CVIDP() if method is None else method
-    if not isinstance(method, CVIDP):
-        raise ValueError(f"method must be gv.CVIDP(...), got {method!r}")
-    changes = {"tolerance": tolerance, "max_iterations": max_iterations}
-    settings = {k: getattr(method, k) for k in method.__dataclass_fields__}
-    return CVIDP(**{**settings, **{k: v for k, v in changes.items() if v is not None}})
+    if not isinstance(method, Method):
+        raise ValueError(f"method must be gv.CVIDP(...) or gv.VDP(...), got {method!r}")
+    return with_limits(method, **limits)
 
 
 def check_inputs(model: Any, series: Any) -> None:
@@ -132,14 +131,14 @@ def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Gri
     return given_grid(series, grid)
 
 
-def warm_start(start: Posterior, model: Model, series: TimeSeries) -> Callable[[Problem], Sites | NaturalChain]:
+def warm_start(start: Posterior, model: Model, series: TimeSeries) -> Callable[[Problem], Start]:
     """The chain of an earlier posterior where the grid is the same, else its sites on the new grid."""
     if not np.array_equal(start.series.times, series.times):
         raise ValueError("start= must be a posterior of a series with the same observation times")
     if start.model.dim != model.dim:
         raise ValueError(f"start= has a state of dimension {start.model.dim}, the model of dimension {model.dim}")
 
-    def on(problem: Problem) -> Sites | NaturalChain:
+    def on(problem: Problem) -> Start:
         times = np.asarray(problem.times)[: int(problem.size)]
         if np.array_equal(start.times, times):
             return _padded(start.natural, len(problem.times))

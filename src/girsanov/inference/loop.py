@@ -60,11 +60,14 @@ class Limits(eqx.Module):
 
 
 class Carry(eqx.Module):
-    """What every algorithm keeps: the current chain, its bound, moments and sites, and how the run stands."""
+    """What every algorithm keeps: the current chain, its bound, moments and sites, and how the run stands.
 
-    eta: NaturalChain
+    An algorithm that works on something else than a chain keeps that as `sites` and makes the chain at the end.
+    """
+
+    eta: Any
     elbo: Float[Array, ""]
-    moments: Moments
+    moments: Any
     sites: Any
     iteration: Int[Array, ""]
     status: Int[Array, ""]
@@ -158,8 +161,8 @@ _resume = compiled(_run_chunk)
 class Run(NamedTuple):
     """The end of a run, on the host."""
 
-    eta: NaturalChain
-    moments: Moments
+    eta: Any
+    moments: Any
     sites: Any
     elbo: float
     status: Status

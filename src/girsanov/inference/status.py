@@ -10,6 +10,7 @@ class Status(enum.IntEnum):
     STALLED = 3
     NOT_A_DENSITY = 4
     BAD_START = 5
+    DIVERGED = 6
 
     @property
     def message(self) -> str:
@@ -21,12 +22,17 @@ _MESSAGES = {
     Status.CONVERGED: "converged",
     Status.MAX_ITERATIONS: "stopped at max_iterations before the tolerance was met; raise max_iterations",
     Status.STALLED: (
-        "no step raises the bound further although its gradient is not yet zero: the quadrature does not resolve the "
-        "drift to the tolerance asked for. The last good result is returned; check it against more quadrature points"
+        "no step raises the bound further although its equations are not yet solved: the quadrature, or in VDP the "
+        "solver on this grid, does not resolve them to the tolerance asked for. The last good result is returned; "
+        "check it against more quadrature points, and VDP against a smaller dt or solver='adjoint'"
     ),
     Status.NOT_A_DENSITY: (
         "the next step left the set of probability densities (its precision is not positive definite); the last good "
         "result is returned. Use a smaller rho, or safeguard=True"
+    ),
+    Status.DIVERGED: (
+        "the fixed-point iteration diverged; the best result met is returned. Use a smaller omega, a smaller dt, "
+        "solver='adjoint' or safeguard=True"
     ),
     Status.BAD_START: "the starting point is not a probability density or its bound is not finite",
 }

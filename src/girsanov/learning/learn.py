@@ -15,9 +15,18 @@ from girsanov._precision import float64, to_numpy
 from girsanov.chain.natural import NaturalChain
 from girsanov.fit import Fit, FitHistory
 from girsanov.grid import Grid
-from girsanov.inference.cvi_dp import CVIDP, reject_unknown
-from girsanov.inference.infer import check_inputs, explain_bad_start, make_grid, make_posterior, run_history, warm_start
-from girsanov.inference.loop import Run, run
+from girsanov.inference.cvi_dp import CVIDP
+from girsanov.inference.infer import (
+    check_inputs,
+    check_method,
+    explain_bad_start,
+    make_grid,
+    make_posterior,
+    run_history,
+    warm_start,
+)
+from girsanov.inference.loop import Run
+from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
 from girsanov.learning.curvature import laplace
@@ -37,7 +46,6 @@ from girsanov.sites import Sites
 
 _FAR = 4.0  # in free coordinates
 OBJECTIVES = ("modified", "standard", "profile")
-Start = Sites | NaturalChain
 _MESSAGES = {
     "converged": "converged",
     "max_iterations": "stopped at max_iterations before the tolerances were met; raise it, or go on with resume=",
@@ -51,7 +59,7 @@ class Learner:
 
     spec: Spec
     problem: Problem
-    method: CVIDP
+    method: Method
     priors: dict
     begun: float
     say: Callable[[str], None] | None
@@ -63,16 +71,14 @@ class Learner:
         return to_numpy(with_parameters(self.spec, theta, self.problem))
 
     def e_step(self, theta: np.ndarray, start: Start, **limits: Any) -> Run:
-        limits = {"tolerance": self.method.tolerance, "max_iterations": self.method.max_iterations, **limits}
-        result = run(self.method.algorithm(), self.at(theta), start, **limits)
+        result = self.method.continue_from(self.at(theta), start, **limits)
         self.e_steps += 1
         self.passes += result.passes
         return result
 
     def start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
-        """Where the E-step after `result` begins: at the optimum the sites compose the chain, and they share the first
-        E-step's compiled program; where the last one stopped short of it, the chain itself loses nothing."""
-        return sites if result.trace["decrement"][-1] <= self.method.tolerance else eta
+        """Where the E-step after `result` begins."""
+        return self.method.next_start(result, sites, eta)
 
     def prior(self, theta: np.ndarray) -> float:
         return float(log_prior(self.spec, theta, self.priors)) if self.priors else 0.0
@@ -113,11 +119,11 @@ def learn(
     span: tuple[float, float] | None = None,
     *,
     trainable: Sequence[str] | str,
-    objective: str = "modified",
+    objective: str | None = None,
     optimiser: Any = "lbfgs",
     learning_rate: float = 0.1,
     m_steps: int = 20,
-    method: CVIDP | None = None,
+    method: Method | None = None,
     grid: Any = None,
     tolerance: float = 1e-5,
     parameter_tolerance: float = 1e-4,
@@ -136,7 +142,7 @@ def learn(
 
     - trainable: names or paths, e.g. ["drift", "diffusion", "likelihood.variance", "initial"]; the rest is frozen.
     - objective: "modified" (the paper's M-step: the base follows θ, the dense sites are fixed), "standard" (q fixed)
-      or "profile" (L-BFGS on max_q of the bound, an E-step an evaluation).
+      or "profile" (L-BFGS on max_q of the bound, an E-step an evaluation). By default "modified", with VDP "standard".
     - optimiser: of an M-step, "lbfgs", "adam" or an optax transformation, with `m_steps` and `learning_rate`.
     - tolerance, parameter_tolerance: stop when an iteration gains less (nats) and moves every free parameter less.
     - constraints: by path, "real", "positive", "full" (positive definite) or (low, high), over the defaults.
@@ -145,20 +151,18 @@ def learn(
     - resume: an earlier fit to go on from.
     """
     reject_unknown("learn", unknown, learn)
-    if objective not in OBJECTIVES:
-        raise ValueError(f"unknown objective {objective!r}; choose one of {list(OBJECTIVES)}")
+    method = check_method(method)
+    objective = _check_objective(objective, method)
     check_optimiser(optimiser)
     if max_iterations < 1 or tolerance <= 0 or parameter_tolerance <= 0 or m_steps < 1 or restarts < 1:
         raise ValueError("max_iterations, m_steps and restarts must be ≥ 1, and the tolerances positive")
-    method = CVIDP() if method is None else method
-    if method.time != "discrete":
-        raise ValueError("learning works in discrete time: leave time='discrete', and infer the fitted model at will")
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
     model = model if resume is None else resume.model
     spec = make_spec(model, trainable, constraints)
     priors = _check_priors(spec, priors)
     _check_resume(spec, resume)
+    _check_learnable(spec, method)
     if objective == "profile" and optimiser != "lbfgs":
         raise ValueError("objective='profile' is maximised by L-BFGS: leave optimiser='lbfgs'")
     options = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
@@ -180,6 +184,23 @@ def learn(
         fits = _together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
+
+
+def _check_objective(objective: str | None, method: Method) -> str:
+    by_sites = isinstance(method, CVIDP)
+    if by_sites and method.time != "discrete":
+        raise ValueError("learning works in discrete time: leave time='discrete', and infer the fitted model at will")
+    objective = objective or ("modified" if by_sites else "standard")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"unknown objective {objective!r}; choose one of {list(OBJECTIVES)}")
+    if objective == "modified" and not by_sites:
+        raise ValueError("objective='modified' needs the sites of CVIDP; with VDP take 'standard' or 'profile'")
+    return objective
+
+
+def _check_learnable(spec: Spec, method: Method) -> None:
+    if not isinstance(method, CVIDP) and any(p.path.split(".")[0] == "diffusion" for p in spec):
+        raise ValueError("VDP cannot learn the diffusion, which its q shares with the model: use method=gv.CVIDP()")
 
 
 def _check_priors(spec: Spec, priors: Mapping[str, Any] | None) -> dict:
@@ -260,12 +281,12 @@ def _first_e_step(model, series, nodes, spec, method, priors, resume, begun, say
 def _modified_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Start]:
     """Maximise l(θ) with the dense sites of the last E-step; the next one starts from the chain at the new θ."""
     q_k = Expansion(result.eta, result.moments, result.sites.base, result.sites.data)
-    chains = {}
+    chains, engine = {}, getattr(learner.method, "engine", "auto")
 
     def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:
         learner.passes += 1
         (value, (base, data, eta, ok)), grad = modified_value_and_grad(
-            t, theta, learner.spec, learner.problem, q_k, learner.priors, learner.method.engine
+            t, theta, learner.spec, learner.problem, q_k, learner.priors, engine
         )
         chains[t.tobytes()] = (Sites(base, result.sites.dense, data), eta)
         return (float(value) if bool(ok) else -np.inf), np.asarray(grad)

@@ -1,0 +1,248 @@
+"""The fixed-point iteration of VDP (Archambeau et al. 2007): q is a diffusion with affine drift A x + b.
+
+    L = Σ E log p(y|x) − KL(q₀‖p₀) − ½∫E‖f − A x − b‖²_{Q⁻¹}dt
+is maximised under the equations that tie the moments to A and b, with the multipliers λ and Ψ of `schemes`:
+    A ← (1−ω) A + ω (E[∇f] + 2QΨ),   b ← (1−ω) b + ω (E[f] − A m + Qλ),
+    q₀ ∝ q₀^{1−ω} (p₀ · exp(λ₀ᵀ(x−m₀) + (x−m₀)ᵀΨ₀(x−m₀)))^ω.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from girsanov._types import Array
+from girsanov.chain import blocks
+from girsanov.chain.blocks import inverse, matmul, matvec, transpose
+from girsanov.chain.moments import Moments
+from girsanov.chain.natural import NaturalChain
+from girsanov.chain.smoother import Engine, smooth
+from girsanov.inference.expectations import site_gradient, sums_in_chunks
+from girsanov.inference.loop import Algorithm, Carry, Limits, Record, rounding, select, settle
+from girsanov.inference.objective import LOG_2PI, Problem, compose, data_expectations, initial_term, starting_sites
+from girsanov.inference.schemes import Scheme, Slopes
+from girsanov.inference.status import Status
+from girsanov.sites import Linearisation
+
+_GROWTH, _SHRINKAGE = 1.1, 0.5
+_SMALLEST = 1e-8  # a safeguarded step below this has stalled
+
+
+class AffineProcess(eqx.Module):
+    """q: its drift at the ends of the intervals that the scheme keeps, and q₀ as potential and precision."""
+
+    drift: tuple[Linearisation, ...]
+    h0: Float[Array, " d"]
+    J0: Float[Array, "d d"]
+
+
+class Target(eqx.Module):
+    """What the fixed-point equations ask for: A, the mean of A x + b, and q₀; with the means they were taken at."""
+
+    A: tuple[Float[Array, "d d M"], ...]
+    mean_drift: tuple[Float[Array, "d M"], ...]
+    m: tuple[Float[Array, "d M"], ...]
+    h0: Float[Array, " d"]
+    J0: Float[Array, "d d"]
+
+
+def damped(q: AffineProcess, target: Target, omega: Float[Array, ""], centred: bool) -> AffineProcess:
+    """A step ω towards the target. As in the paper A and b are damped; centred, A and the mean of the drift A m + b
+    are, which for small ω is a direction of ascent: it is then the gradient of the bound, preconditioned."""
+
+    def mix(old, new):
+        return (1.0 - omega) * old + omega * new
+
+    drift = []
+    for old, target_A, mean_drift, m in zip(q.drift, target.A, target.mean_drift, target.m, strict=True):
+        A = mix(old.A, target_A)
+        if centred:
+            b = mix(matvec(old.A, m) + old.b, mean_drift) - matvec(A, m)
+        else:
+            b = mix(old.b, mean_drift - matvec(A, m))
+        drift.append(Linearisation(A, b))
+    return AffineProcess(tuple(drift), mix(q.h0, target.h0), mix(q.J0, target.J0))
+
+
+def moments_of(problem: Problem, scheme: Scheme, q: AffineProcess) -> tuple[Moments, Bool[Array, ""]]:
+    """Moments of the nodes, constant on the padding, and whether they are those of a density."""
+    S0, pivots = inverse(q.J0)
+    gaps = jnp.where(problem.in_chain[1:], problem.gaps, 0.0)
+    path = scheme.forward(q.drift, gaps, jnp.asarray(problem.model.diffusion), S0 @ q.h0, S0)
+    ok = (pivots > 0.0).all() & jnp.isfinite(path.m).all() & (inverse(path.S)[1] > 0.0).all()
+    return Moments(path.m, path.S, matmul(path.T, path.S[..., :-1])), ok
+
+
+class FixedPointTrial(eqx.Module):
+    process: AffineProcess
+    ok: Bool[Array, ""]
+    elbo: Float[Array, ""]
+    target: Target
+    distance: Float[Array, ""]  # KL divergence from q to the process that is asked for, in nats, to second order
+
+
+def _at_ends(array: Float[Array, "... N"], ends: int) -> tuple[Float[Array, "... M"], ...]:
+    return (array[..., :-1], array[..., 1:])[:ends]
+
+
+def evaluate_process(problem: Problem, scheme: Scheme, q: AffineProcess) -> FixedPointTrial:
+    """The bound at q by Girsanov, and the process that the fixed-point equations ask for."""
+    moments, ok = moments_of(problem, scheme, q)
+    Q = jnp.asarray(problem.model.diffusion)
+    Q_inv, _ = inverse(Q)
+    gaps = jnp.where(problem.in_chain[1:], problem.gaps, 0.0)
+    L = blocks.cholesky(moments.S)
+    places = zip(q.drift, *(_at_ends(a, scheme.ends) for a in (moments.m, L, problem.times)), strict=True)
+    ends = [_end(problem, Q_inv, *place) for place in places]
+    integral = (gaps * sum(value for value, *_ in ends)).sum() / scheme.ends
+    data, log_likelihood = data_expectations(problem, moments)
+    d = moments.m.shape[0]
+    S0 = moments.S[..., 0]
+    entropy = 0.5 * (d * (1.0 + LOG_2PI) + jnp.log(inverse(S0)[1]).sum())
+    elbo = log_likelihood + initial_term(problem, moments) + entropy + integral
+
+    # A data site is exp(hᵀx − ½xᵀJx) with h = ∂m − 2∂S m and J = −2∂S.
+    at = moments.m[:, problem.node]
+    jump_m = jnp.zeros_like(moments.m).at[:, problem.node].add(data.potential - matvec(data.precision, at))
+    jump_S = jnp.zeros_like(moments.S).at[..., problem.node].add(-0.5 * data.precision)
+    back = scheme.backward(q.drift, gaps, tuple(slopes for _, slopes, _, _ in ends), Slopes(jump_m, jump_S))
+    A = tuple(scheme.slope(EJ, at.S, Q, gaps) for (_, _, EJ, _), at in zip(ends, back.ends, strict=True))
+    Qs = Q[:, :, None]
+    mean_drift = tuple(Ef + matvec(Qs, at.m) for (*_, Ef), at in zip(ends, back.ends, strict=True))
+    prior = problem.model.initial_state()
+    P_inv, _ = inverse(jnp.asarray(prior.cov))
+    J0 = P_inv - 2.0 * back.first.S
+    h0 = P_inv @ prior.mean + back.first.m - 2.0 * back.first.S @ moments.m[:, 0]
+    target = Target(A, mean_drift, _at_ends(moments.m, scheme.ends), h0, J0)
+    return FixedPointTrial(q, ok & jnp.isfinite(elbo), elbo, target, _distance(q, target, moments, Q_inv, gaps))
+
+
+def _end(problem: Problem, Q_inv, q: Linearisation, m, L, times):
+    """At one end of every interval: ℓ, its slopes in m and S, E[∇f] and E[f]."""
+    c, a = matvec(q.A, m) + q.b, matmul(q.A, L)
+    sums = sums_in_chunks(problem.model.drift, Q_inv, problem.rule, (m, L, c, a, times))
+    Qi = Q_inv[:, :, None]
+    value = sums.w0 - 0.5 * ((c * matvec(Qi, c)).sum(0) + (a * matmul(Qi, a)).sum((0, 1)))
+    w1, w2 = site_gradient(sums, Q_inv, c, a, c, a)
+    L_inv = blocks.inverse_lower(L)
+    L_invT = transpose(L_inv)
+    slopes = Slopes(matvec(L_invT, w1), 0.5 * matmul(L_invT, matmul(w2, L_inv)))
+    return value, slopes, matmul(sums.F1, L_inv), sums.F0
+
+
+def _distance(q: AffineProcess, target: Target, moments: Moments, Q_inv, gaps) -> Float[Array, ""]:
+    """½∫E‖(A* − A)x + b* − b‖²_{Q⁻¹}dt, and the same for q₀, ½δᵀFδ for the change δ of its natural parameters."""
+    ends = len(q.drift)
+    Qi, total = Q_inv[:, :, None], jnp.zeros(())
+    places = zip(
+        q.drift, target.A, target.mean_drift, _at_ends(moments.m, ends), _at_ends(moments.S, ends), strict=True
+    )
+    for old, A, mean_drift, m, S in places:
+        u, D = mean_drift - matvec(old.A, m) - old.b, A - old.A
+        spread = blocks.trace(matmul(transpose(D), matmul(Qi, matmul(D, S))))
+        total += (gaps * ((u * matvec(Qi, u)).sum(0) + spread)).sum() / (2.0 * ends)
+    m0, S0 = moments.m[:, 0], moments.S[..., 0]
+    change = (target.J0 - q.J0) @ S0
+    shift = target.h0 - q.h0 - (target.J0 - q.J0) @ m0
+    return total + 0.5 * shift @ S0 @ shift + 0.25 * jnp.trace(change @ change)
+
+
+def affine_of(moments: Moments, gaps: Float[Array, " M"], ends: int) -> AffineProcess:
+    """The process with the transitions of a chain, A = (C S⁻¹ − I)/Δ, constant on every interval."""
+    m, S = moments.m, moments.S
+    S_inv, _ = inverse(S)
+    A = matmul(moments.C, S_inv[..., :-1])
+    A = (A - blocks.eye_like(A)) / gaps
+    b = (m[:, 1:] - m[:, :-1]) / gaps - matvec(A, m[:, :-1])
+    return AffineProcess((Linearisation(A, b),) * ends, S_inv[..., 0] @ m[:, 0], S_inv[..., 0])
+
+
+def prior_process(problem: Problem, ends: int) -> AffineProcess:
+    """The prior with its drift linearised at its own moments, one interval after the other."""
+    model, xi, weights = problem.model, jnp.asarray(problem.rule.nodes), jnp.asarray(problem.rule.weights)
+    Q, initial = jnp.asarray(model.diffusion), model.initial_state()
+    m0, S0 = jnp.asarray(initial.mean), jnp.asarray(initial.cov)
+    over_nodes = jax.vmap(model.drift, in_axes=(1, None), out_axes=1)
+
+    def step(carry, interval):
+        m, S = carry
+        t, gap = interval
+        L = blocks.cholesky(S)
+        f = over_nodes(m[:, None] + L @ xi, t)
+        A = (f * weights) @ xi.T @ blocks.inverse_lower(L)
+        b = f @ weights - A @ m
+        T = jnp.eye(len(m)) + gap * A
+        return (T @ m + gap * b, T @ S @ T.T + gap * Q), (A, b)
+
+    gaps = jnp.where(problem.in_chain[1:], problem.gaps, 0.0)
+    _, (A, b) = jax.lax.scan(step, (m0, S0), (problem.times[:-1], gaps))
+    drift = Linearisation(jnp.moveaxis(A, 0, -1), b.T)
+    P_inv, _ = inverse(S0)
+    return AffineProcess((drift,) * ends, P_inv @ m0, P_inv)
+
+
+class FixedPointCarry(eqx.Module):
+    process: AffineProcess
+    target: Target
+    elbo: Float[Array, ""]
+    best: AffineProcess
+    best_elbo: Float[Array, ""]
+    omega: Float[Array, ""]
+    iteration: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+class FixedPoint(Algorithm):
+    """Steps ω; with a safeguard, one that lowers the bound is taken back and halved, and ω grows back."""
+
+    omega: Float[Array, ""]
+    scheme: Scheme
+    safeguard: bool = eqx.field(static=True)
+    from_prior: bool = eqx.field(static=True)
+    engine: Engine = eqx.field(static=True, default="auto")
+
+    def blank_start(self, problem: Problem) -> NaturalChain:
+        d, N = problem.model.dim, len(problem.times)
+        return NaturalChain(np.zeros((d, N)), np.zeros((d, d, N)), np.zeros((d, d, N - 1)))
+
+    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> FixedPointCarry:
+        chain = start if isinstance(start, NaturalChain) else compose(problem, start)
+        eta = select(given, chain, compose(problem, starting_sites(problem)))
+        process = affine_of(smooth(eta, self.engine).moments, problem.gaps, self.scheme.ends)
+        if self.from_prior:
+            process = select(given, process, prior_process(problem, self.scheme.ends))
+        nowhere = tuple(0.0 * q.b for q in process.drift)
+        target = Target(tuple(q.A for q in process.drift), nowhere, nowhere, process.h0, process.J0)
+        low = jnp.asarray(-jnp.inf)
+        count, running = jnp.asarray(-1), jnp.asarray(int(Status.RUNNING))
+        return FixedPointCarry(process, target, low, process, low, jnp.asarray(self.omega), count, running)
+
+    def common(self, carry: FixedPointCarry) -> Carry:
+        """The best process met, as `sites`; its chain is made from it at the end of a run."""
+        return Carry(None, carry.best_elbo, None, carry.best, carry.iteration, carry.status)
+
+    def step(self, problem: Problem, carry: FixedPointCarry, limits: Limits) -> tuple[FixedPointCarry, Record]:
+        first = carry.iteration < 0
+        omega = jnp.where(first, 0.0, carry.omega)
+        trial = evaluate_process(problem, self.scheme, damped(carry.process, carry.target, omega, self.safeguard))
+        accept = trial.ok
+        if self.safeguard:
+            accept &= first | (trial.elbo >= carry.elbo - rounding(problem, carry.elbo))
+        iteration = carry.iteration + accept
+        omega, failed = carry.omega, int(Status.DIVERGED)
+        if self.safeguard:
+            grown = jnp.where(first, omega, jnp.minimum(self.omega, _GROWTH * omega))
+            omega = jnp.where(accept, grown, _SHRINKAGE * omega)
+            failed = jnp.where(omega < _SMALLEST, int(Status.STALLED), int(Status.RUNNING))
+        status = jnp.where(accept, carry.status, jnp.where(first, int(Status.BAD_START), failed))
+        status = settle(status, iteration, accept, trial.distance < limits.tolerance, limits)
+        better = accept & (trial.elbo > carry.best_elbo)
+        process, target, elbo = select(
+            accept, (trial.process, trial.target, trial.elbo), (carry.process, carry.target, carry.elbo)
+        )
+        best, best_elbo = select(better, (trial.process, trial.elbo), (carry.best, carry.best_elbo))
+        new = FixedPointCarry(process, target, elbo, best, best_elbo, omega, iteration, status)
+        return new, Record(accept, elbo, carry.omega, trial.distance)

@@ -1,0 +1,203 @@
+"""How the ordinary differential equations of VDP are solved on a grid: moments forwards, multipliers backwards.
+
+    ṁ = A m + b,   Ṡ = A S + S Aᵀ + Q
+    λ̇ = −Aᵀλ − ∂ℓ/∂m,   Ψ̇ = −AᵀΨ − ΨA − ∂ℓ/∂S,   ℓ = −½E‖f − A x − b‖²_{Q⁻¹}
+
+with λ and Ψ zero after the last node and jumping by the gradient of Σ E log p(y|x) at every observation: they are the
+derivatives of the bound in m(t) and S(t). A scheme says at which ends of an interval it keeps A and b.
+"""
+
+import abc
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from girsanov._types import Array
+from girsanov.chain.blocks import eye_like, inverse, matmul, matvec, symmetrise, transpose
+from girsanov.sites import Linearisation
+
+_MAX_STEPS = 4096  # of the adaptive solver within one interval
+
+
+class Path(NamedTuple):
+    """Moments of the nodes and the transition matrix of every interval."""
+
+    m: Float[Array, "d N"]
+    S: Float[Array, "d d N"]
+    T: Float[Array, "d d M"]
+
+
+class Slopes(NamedTuple):
+    """Derivatives in a mean and in a covariance: of ℓ, of the data term, or of the whole bound (λ and Ψ)."""
+
+    m: Float[Array, "d *M"]
+    S: Float[Array, "d d *M"]
+
+
+class Multipliers(NamedTuple):
+    """λ and Ψ as the update of the drift needs them, for every kept end of the intervals, and at the first node."""
+
+    ends: tuple[Slopes, ...]
+    first: Slopes
+
+
+class Scheme(eqx.Module):
+    """`ends` is 1 where A and b are kept at the left end of an interval, 2 where at both; each has an equal weight."""
+
+    ends: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def forward(self, drift: tuple[Linearisation, ...], gaps, Q, m0, S0) -> Path: ...
+
+    @abc.abstractmethod
+    def backward(self, drift: tuple[Linearisation, ...], gaps, local: tuple[Slopes, ...], jumps: Slopes) -> Multipliers:
+        """From the derivatives of ℓ at the kept ends and the jumps at the nodes."""
+
+    @abc.abstractmethod
+    def slope(self, EJ, Psi, Q, gaps) -> Float[Array, "d d M"]:
+        """The A that the fixed-point equations ask for."""
+
+
+def _fixed_point(EJ, Psi, Q):
+    """A = E[∇f] + 2QΨ."""
+    return EJ + 2.0 * matmul(Q[:, :, None], Psi)
+
+
+def _by_node(*arrays):
+    return tuple(jnp.moveaxis(a, -1, 0) for a in arrays)
+
+
+def _by_time(*arrays):
+    return tuple(jnp.moveaxis(a, 0, -1) for a in arrays)
+
+
+class Euler(Scheme):
+    """Euler's scheme, as in the paper: q is the Euler–Maruyama chain of its drift.
+
+    With `adjoint`, the multipliers are the derivatives of the discretised bound itself instead of Euler steps of
+    their equations, Ψ_m = TᵀΨ_{m+1}T + Δ∂ℓ/∂S with T = I + ΔA and A = E[∇f] + 2QΨT: the same as dt falls, and stable
+    next to sharp observations.
+    """
+
+    adjoint: bool = eqx.field(static=True, default=False)
+    ends: int = eqx.field(static=True, default=1)
+
+    def forward(self, drift, gaps, Q, m0, S0) -> Path:
+        (q,) = drift
+        T, c = eye_like(q.A) + gaps * q.A, gaps * q.b
+
+        def step(carry, interval):
+            m, S = carry
+            T, c, gap = interval
+            carry = matvec(T, m) + c, matmul(T, matmul(S, transpose(T))) + gap * Q
+            return carry, carry
+
+        _, (m, S) = jax.lax.scan(step, (m0, S0), _by_node(T, c, gaps))
+        m, S = _by_time(jnp.concatenate([m0[None], m]), jnp.concatenate([S0[None], S]))
+        return Path(m, S, T)
+
+    def backward(self, drift, gaps, local, jumps) -> Multipliers:
+        (q,), (slope,) = drift, local
+        jump_m, jump_S = _by_node(*jumps)
+
+        def step(after, interval):
+            lam, Psi = after
+            A, gap, g_m, g_S, j_m, j_S = interval
+            A_t = transpose(A)
+            PsiA = matmul(Psi, A)
+            change = matmul(A_t, Psi) + PsiA + g_S
+            if self.adjoint:
+                change = change + gap * matmul(A_t, PsiA)
+            before = lam + gap * (matvec(A_t, lam) + g_m) + j_m, symmetrise(Psi + gap * change) + j_S
+            return before, after
+
+        intervals = (*_by_node(q.A, gaps, *slope), jump_m[:-1], jump_S[:-1])
+        first, right = jax.lax.scan(step, (jump_m[-1], jump_S[-1]), intervals, reverse=True)
+        return Multipliers((Slopes(*_by_time(*right)),), Slopes(*first))
+
+    def slope(self, EJ, Psi, Q, gaps):
+        A = _fixed_point(EJ, Psi, Q)
+        if not self.adjoint:
+            return A
+        # A = E[∇f] + 2QΨ(I + ΔA): (Q⁻¹ − 2ΔΨ) A = Q⁻¹(E[∇f] + 2QΨ), symmetric positive definite where Ψ is negative
+        Q_inv = inverse(Q)[0][:, :, None]
+        return matmul(inverse(Q_inv - 2.0 * gaps * Psi)[0], matmul(Q_inv, A))
+
+
+class Adaptive(Scheme):
+    """A Runge–Kutta method of order five with its own steps inside every interval, A and b linear between its ends."""
+
+    rtol: float = eqx.field(static=True, default=1e-6)
+    atol: float = eqx.field(static=True, default=1e-9)
+    ends: int = eqx.field(static=True, default=2)
+
+    def _solve(self, field, start, interval):
+        """Integrate over one interval, its time scaled to [0, 1]; NaN where the solver gives up."""
+        import diffrax
+
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(field),
+            diffrax.Tsit5(),
+            t0=0.0,
+            t1=1.0,
+            dt0=None,
+            y0=start,
+            args=interval,
+            stepsize_controller=diffrax.PIDController(rtol=self.rtol, atol=self.atol),
+            saveat=diffrax.SaveAt(t1=True),
+            max_steps=_MAX_STEPS,
+            throw=False,
+        )
+        good = solution.result == diffrax.RESULTS.successful
+        return jax.tree.map(lambda a: jnp.where(good, a[0], jnp.nan), solution.ys)
+
+    def forward(self, drift, gaps, Q, m0, S0) -> Path:
+        left, right = drift
+        eye = jnp.eye(Q.shape[0])
+
+        def field(s, y, interval):
+            m, S, T = y
+            A, b, gap = _between(s, interval)
+            AS = A @ S
+            return gap * (A @ m + b), gap * (AS + AS.T + Q), gap * (A @ T)
+
+        def step(carry, interval):
+            m, S, T = self._solve(field, (*carry, eye), interval)
+            return (m, S), (m, S, T)
+
+        intervals = (_by_node(left.A, left.b), _by_node(right.A, right.b), gaps)
+        _, (m, S, T) = jax.lax.scan(step, (m0, S0), intervals)
+        m, S, T = _by_time(jnp.concatenate([m0[None], m]), jnp.concatenate([S0[None], S]), T)
+        return Path(m, symmetrise(S), T)
+
+    def backward(self, drift, gaps, local, jumps) -> Multipliers:
+        left, right = drift
+        jump_m, jump_S = _by_node(*jumps)
+
+        def field(s, y, interval):
+            lam, Psi = y
+            A, _, g_m, g_S, gap = _between(1.0 - s, interval)
+            PsiA = Psi @ A
+            return gap * (A.T @ lam + g_m), gap * (PsiA + PsiA.T + g_S)
+
+        def step(at_right, this):
+            interval, j_m, j_S = this
+            lam, Psi = at_left = self._solve(field, at_right, interval)
+            return (lam + j_m, Psi + j_S), (at_left, at_right)
+
+        ends = [_by_node(q.A, q.b, *slope) for q, slope in zip((left, right), local, strict=True)]
+        this = ((*ends, gaps), jump_m[:-1], jump_S[:-1])
+        first, at = jax.lax.scan(step, (jump_m[-1], jump_S[-1]), this, reverse=True)
+        return Multipliers(tuple(Slopes(*_by_time(*end)) for end in at), Slopes(*first))
+
+    def slope(self, EJ, Psi, Q, gaps):
+        return _fixed_point(EJ, Psi, Q)
+
+
+def _between(s, interval):
+    """The values a fraction s into an interval, and its length."""
+    left, right, gap = interval
+    return *((1.0 - s) * a + s * b for a, b in zip(left, right, strict=True)), gap
