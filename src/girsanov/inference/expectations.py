@@ -60,8 +60,10 @@ def node_sums(rule: Rule, Q_inv: Float[Array, "d d"], f: Float[Array, "d n M"], 
     """The sums for w = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f: one product of f and w together with the weighted monomials 1, ξ, ξξᵀ."""
     d, _, M = f.shape
     v = f_q - 0.5 * f
-    Qf: list = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
-    w = sum((v[i] * Qf[i] for i in range(1, d)), v[0] * Qf[0])
+    Qf = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
+    w = v[0] * Qf[0]
+    for i in range(1, d):
+        w = w + v[i] * Qf[i]
     xi, weights = jnp.asarray(rule.nodes), jnp.asarray(rule.weights)
     i, j = jnp.triu_indices(d)
     monomials = jnp.concatenate([weights[None], weights * xi, weights * xi[i] * xi[j]])

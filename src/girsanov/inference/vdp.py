@@ -1,6 +1,6 @@
 """VDP: variational inference for diffusion processes by the fixed-point algorithm of Archambeau et al. (2007)."""
 
-from typing import Any, Literal, get_args
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from girsanov.inference.status import Status
 from girsanov.quadrature import Quadrature
 from girsanov.sites import Sites
 
-Solver = Literal["euler", "adjoint", "adaptive"]
-Begin = Literal["data", "prior"]
+_SOLVERS = ("euler", "adjoint", "adaptive")
+_BEGINNINGS = ("data", "prior")
 
 
 class VDP(Method):
@@ -44,9 +44,9 @@ class VDP(Method):
     safeguard: bool = eqx.field(static=True)
     tolerance: float
     max_iterations: int
-    solver: Solver = eqx.field(static=True)
+    solver: str = eqx.field(static=True)
     rtol: float = eqx.field(static=True)
-    begin: Begin = eqx.field(static=True)
+    begin: str = eqx.field(static=True)
     quadrature: Quadrature | None
 
     def __init__(
@@ -56,16 +56,16 @@ class VDP(Method):
         safeguard: bool = True,
         tolerance: float = 1e-6,
         max_iterations: int = 1000,
-        solver: Solver = "adjoint",
+        solver: str = "adjoint",
         rtol: float = 1e-6,
-        begin: Begin = "data",
+        begin: str = "data",
         quadrature: Quadrature | None = None,
         **unknown: Any,
     ):
         reject_unknown("VDP", unknown, VDP.__init__)
         if not 0.0 < omega <= 1.0:
             raise ValueError(f"omega must be in (0, 1], got {omega!r}")
-        for name, value, known in (("solver", solver, get_args(Solver)), ("begin", begin, get_args(Begin))):
+        for name, value, known in (("solver", solver, _SOLVERS), ("begin", begin, _BEGINNINGS)):
             if value not in known:
                 raise ValueError(f"unknown {name} {value!r}; choose one of {list(known)}")
         if not 0.0 < rtol < 1.0:
