@@ -54,6 +54,37 @@ def runs(tmp_path_factory) -> Path:
     return folder
 
 
+def test_learn_writes_estimates_their_errors_and_a_fit_to_go_on_from(runs, tmp_path, capsys):
+    data = runs / "simulate" / "data.csv"
+    options = ["--dt", 0.1, "--span", 0, 4, "--trainable", "drift.well", "--trainable", "likelihood.variance"]
+    assert run("learn", data, *WELL, *options, "--out", tmp_path) == 0
+    said, history = result(tmp_path), table(tmp_path / "history.csv")
+    fit = gv.load(tmp_path / "fit.gv")
+    assert list(said["parameters"]) == ["drift.well", "likelihood.variance"] == list(fit.trainable)
+    assert said["elbo"] == fit.elbo == history["elbo"][-1] and history["elbo"][-1] > history["elbo"][0]
+    assert said["parameters"]["drift.well"] == history["drift.well"][-1]
+    assert "drift.well" in capsys.readouterr().out
+    assert (tmp_path / "learning.png").stat().st_size > 1000 and (tmp_path / "posterior.csv").exists()
+
+
+def test_compare_scores_every_method_on_the_same_observations(runs, tmp_path):
+    data = runs / "simulate" / "data.csv"
+    assert run("compare", data, *WELL, "--dt", 0.05, "--span", 0, 4, "--hold-out", 0.25, "--out", tmp_path) == 0
+    methods = result(tmp_path)["methods"]
+    assert list(methods) == ["cvi_dp", "continuous", "vdp", "exact"]
+    assert methods["vdp"]["nats"] < methods["cvi_dp"]["nats"] < methods["exact"]["nats"]
+    assert all(np.isfinite([m["nlpd"], m["rmse"]]).all() for m in methods.values())
+    lines = (tmp_path / "comparison.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "method,nats,nlpd,rmse,seconds" and len(lines) == 5
+
+
+def test_infer_by_another_method(runs, tmp_path):
+    data = runs / "simulate" / "data.csv"
+    assert run("infer", data, *WELL, "--dt", 0.05, "--method", "vdp", "--out", tmp_path) == 0
+    assert result(tmp_path)["settings"]["method"] == "vdp"
+    assert run("infer", data, *WELL, "--dt", 0.05, "--method", "kalman", "--out", tmp_path) == 2
+
+
 def test_simulate_writes_data_and_path(runs):
     data, path = table(runs / "simulate" / "data.csv"), table(runs / "simulate" / "path.csv")
     assert list(data) == ["t", "y"] and list(path) == ["t", "x"]

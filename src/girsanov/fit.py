@@ -62,7 +62,7 @@ class Fit:
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """The fitted values by path."""
-        return {path: values[-1] for path, values in self.history.parameters.items()}
+        return {path: np.asarray(values[-1]) for path, values in self.history.parameters.items()}
 
     def summary(self) -> str:
         """A table of the fitted values and their standard errors."""

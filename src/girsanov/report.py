@@ -48,6 +48,16 @@ def write_table(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
     return path
 
 
+def write_labelled(path: Path, labels: Mapping[str, Sequence[str]], columns: Mapping[str, np.ndarray]) -> Path:
+    """The same with columns of text before the numbers; a number that is missing (NaN) is left empty."""
+    numbers = [["" if math.isnan(v) else v for v in np.asarray(c, np.float64).tolist()] for c in columns.values()]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*labels, *columns])
+        writer.writerows(zip(*labels.values(), *numbers, strict=True))
+    return path
+
+
 def names(stem: str, n: int) -> list[str]:
     """Column names of n coordinates: the stem alone for one, numbered from 1 for more."""
     return [stem] if n == 1 else [f"{stem}{i + 1}" for i in range(n)]

@@ -96,7 +96,7 @@ class ExactPosterior(PathEstimate):
         """−log ∫ p(y | x) p(x | data) dx with the exact density, for test times that are nodes."""
         self._check_test(test)
         out = np.empty(len(test))
-        for i, node in enumerate(self._nodes(test.times)):
+        for i, node in enumerate(self._nodes(test.times).tolist()):
             lo, hi = self.points[node, 0], self.points[node, -1]
             y, seen = np.where(test.observed[i], test.values[i], 0.0), np.array(test.observed[i])
             log_lik = lambda at, y=y, seen=seen: np.asarray(_log_likelihood(self.model, y, seen, at))  # noqa: E731

@@ -1,0 +1,3 @@
+from girsanov.cli import main
+
+main()

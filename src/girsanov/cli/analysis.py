@@ -1,0 +1,202 @@
+"""`girsanov infer`, `learn` and `compare`: from a CSV file to a posterior, to parameters, or to several methods."""
+
+import time as clock
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from girsanov import report
+from girsanov.cli.app import app
+from girsanov.cli.options import (
+    Diffusion,
+    Drift,
+    Emission,
+    File,
+    InitialCov,
+    InitialMean,
+    Noise,
+    Out,
+    Param,
+    Seed,
+    Span,
+    Step,
+    TimeColumn,
+    ValueColumns,
+    model_of,
+)
+from girsanov.cli.output import console, outcome_of, print_table, save_figure
+
+if TYPE_CHECKING:
+    import girsanov as gv
+
+
+def _methods() -> dict[str, Any]:
+    import girsanov as gv
+
+    return {"cvi_dp": gv.CVIDP(), "continuous": gv.CVIDP(time="continuous"), "vdp": gv.VDP()}
+
+
+def _method(name: str) -> Any:
+    methods = _methods()
+    if name not in methods:
+        raise ValueError(f"unknown --method {name!r}; choose one of {', '.join(methods)}")
+    return methods[name]
+
+
+def _write_posterior(post: "gv.Posterior", out: Path) -> None:
+    columns = {"time": post.times}
+    for stem, a in (("mean", post.mean), ("sd", post.std)):
+        columns |= dict(zip(report.names(stem, post.model.dim), a.T, strict=True))
+    report.write_table(out / "posterior.csv", columns)
+    save_figure(post, out / "figure.png")
+
+
+@app.command()
+def infer(
+    file: File,
+    drift: Drift,
+    noise: Noise,
+    dt: Step,
+    time: TimeColumn = "t",
+    values: ValueColumns = None,
+    param: Param = None,
+    diffusion: Diffusion = "1",
+    initial_mean: InitialMean = "0",
+    initial_cov: InitialCov = "1",
+    emission: Emission = None,
+    span: Span = None,
+    method: Annotated[str, typer.Option(help="cvi_dp, continuous or vdp.")] = "cvi_dp",
+    out: Out = Path("out/infer"),
+) -> None:
+    """Infer the path behind a CSV file of noisy observations."""
+    import girsanov as gv
+
+    series = gv.TimeSeries.from_csv(file, time=time, values=values or None)
+    model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    how = _method(method)
+    post = gv.infer(model, series, dt=dt, span=span, method=how)
+
+    out.mkdir(parents=True, exist_ok=True)
+    _write_posterior(post, out)
+    post.save(out / "posterior.gv")
+    settings |= {"time": time, "values": values, "dt": dt, "span": [post.times[0], post.times[-1]], "method": method}
+    settings |= {"tolerance": how.tolerance, "max_iterations": how.max_iterations}
+    report.write_result(out, "infer", outcome_of(post), settings=settings, seeds={}, data=file)
+    print_table(
+        f"{file.name}, {drift}",
+        {
+            "ELBO": f"{post.elbo:.6f} nats",
+            "status": post.status,
+            "iterations": f"{len(post.history) - 1} on {len(post.times)} nodes",
+            "time": f"{post.seconds:.2f} s, compilation included",
+        },
+        out,
+    )
+    if not post.converged:
+        console.print(f"not converged: {post.message}", style="yellow", markup=False)
+
+
+@app.command()
+def learn(
+    file: File,
+    drift: Drift,
+    noise: Noise,
+    dt: Step,
+    trainable: Annotated[list[str], typer.Option(help="Parameter to learn, such as drift; may be repeated.")],
+    time: TimeColumn = "t",
+    values: ValueColumns = None,
+    param: Param = None,
+    diffusion: Diffusion = "1",
+    initial_mean: InitialMean = "0",
+    initial_cov: InitialCov = "1",
+    emission: Emission = None,
+    span: Span = None,
+    objective: Annotated[str, typer.Option(help="modified, standard or profile.")] = "modified",
+    max_iterations: Annotated[int, typer.Option(help="Of the outer loop.", min=1)] = 100,
+    out: Out = Path("out/learn"),
+) -> None:
+    """Learn parameters from a CSV file, from the values given as a start: estimates with standard errors."""
+    import girsanov as gv
+
+    series = gv.TimeSeries.from_csv(file, time=time, values=values or None)
+    model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    options = {"objective": objective, "max_iterations": max_iterations}
+    fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable, **options)
+
+    out.mkdir(parents=True, exist_ok=True)
+    _write_posterior(fit.posterior, out)
+    fit.save(out / "fit.gv")
+    fit.plot().savefig(out / "learning.png", dpi=150)
+    columns = {"elbo": fit.history.elbo, "seconds": fit.history.seconds}
+    for path, trace in fit.history.parameters.items():
+        flat = trace.reshape(len(trace), -1)
+        columns |= dict(zip(report.names(path, flat.shape[1]), flat.T, strict=True))
+    report.write_table(out / "history.csv", columns)
+    horizon = [fit.posterior.times[0], fit.posterior.times[-1]]
+    settings |= {"time": time, "values": values, "dt": dt, "span": horizon, "trainable": trainable, **options}
+    outcome = outcome_of(fit.posterior) | {"status": fit.status, "message": fit.message, "converged": fit.converged}
+    outcome |= {"iterations": len(fit.history) - 1, "seconds": float(fit.history.seconds[-1])}
+    outcome |= {"parameters": fit.parameters, "standard_errors": fit.standard_errors}
+    report.write_result(out, "learn", outcome, settings=settings, seeds={}, data=file)
+    console.print(fit.summary(), markup=False)
+    console.print(f"written to {out}", markup=False, soft_wrap=True)
+    if not fit.converged:
+        console.print(f"{fit.status}: {fit.message}", style="yellow", markup=False)
+
+
+@app.command()
+def compare(
+    file: File,
+    drift: Drift,
+    noise: Noise,
+    dt: Step,
+    time: TimeColumn = "t",
+    values: ValueColumns = None,
+    param: Param = None,
+    diffusion: Diffusion = "1",
+    initial_mean: InitialMean = "0",
+    initial_cov: InitialCov = "1",
+    emission: Emission = None,
+    span: Span = None,
+    hold_out: Annotated[float, typer.Option(help="Share of the observations to score on.", min=0.0, max=0.9)] = 0.2,
+    seed: Seed = 0,
+    out: Out = Path("out/compare"),
+) -> None:
+    """Every method on one CSV file: bound or evidence, scores of held-out observations, seconds."""
+    import girsanov as gv
+    from girsanov.baselines import exact_smoother
+
+    series = gv.TimeSeries.from_csv(file, time=time, values=values or None)
+    model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    count = round(hold_out * len(series))
+    held = np.isin(np.arange(len(series)), np.random.default_rng(seed).choice(len(series), count, replace=False))
+    train, test = series.subset(~held), series.subset(held) if count else None
+    span = span or (float(series.times[0]), float(series.times[-1]))
+    runs: dict[str, Any] = {
+        name: lambda m=m: gv.infer(model, train, dt=dt, span=span, method=m) for name, m in _methods().items()
+    }
+    if model.dim == 1:
+        scored = None if test is None else test.times
+        runs["exact"] = lambda: exact_smoother(model, train, dt=dt, span=span, at=scored)
+
+    rows: dict[str, dict[str, Any]] = {}
+    for name, run in runs.items():
+        begun = clock.perf_counter()
+        result = run()
+        row: dict[str, Any] = {"seconds": clock.perf_counter() - begun}
+        exact = name == "exact"
+        row |= {"nats": result.log_evidence if exact else result.elbo, "status": "exact" if exact else result.status}
+        row |= {"nlpd": result.nlpd(test), "rmse": result.rmse(test)} if test else {"nlpd": None, "rmse": None}
+        rows[name] = row
+
+    out.mkdir(parents=True, exist_ok=True)
+    settings |= {"time": time, "values": values, "dt": dt, "span": list(span), "hold_out": hold_out}
+    report.write_result(out, "compare", {"methods": rows}, settings=settings, seeds={"seed": seed}, data=file)
+    names = ("nats", "nlpd", "rmse", "seconds")
+    columns = {n: np.array([np.nan if r[n] is None else r[n] for r in rows.values()], float) for n in names}
+    report.write_labelled(out / "comparison.csv", {"method": list(rows)}, columns)
+    score = {n: f"NLPD {r['nlpd']:.4f}, RMSE {r['rmse']:.4f}, " if test else "" for n, r in rows.items()}
+    lines = {n: f"{r['nats']:.4f} nats, {score[n]}{r['seconds']:.2f} s, {r['status']}" for n, r in rows.items()}
+    print_table(f"{file.name}, {drift}: {len(train)} observations, {count} held out", lines, out)

@@ -1,0 +1,58 @@
+"""What several commands write: tables, figures and the facts of a run."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from girsanov import report
+
+if TYPE_CHECKING:
+    import girsanov as gv
+
+console = Console(highlight=False)
+
+
+def outcome_of(post: "gv.Posterior") -> dict[str, Any]:
+    return {
+        "elbo": post.elbo,
+        "status": post.status,
+        "message": post.message,
+        "converged": post.converged,
+        "iterations": len(post.history) - 1,
+        "seconds": post.seconds,
+        "nodes": len(post.times),
+        "observations": len(post.series),
+    }
+
+
+def write_series(path: Path, series: "gv.TimeSeries") -> Path:
+    columns = dict(zip(report.names("y", series.dim), series.values.T, strict=True))
+    return report.write_table(path, {"t": series.times} | columns)
+
+
+def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: Any = None, fan: Any = None) -> None:
+    """The posterior, over the true path where it is known, and the 5, 50 and 95 % quantiles of a forecast."""
+    os.environ.setdefault("MPLBACKEND", "Agg")  # no window is wanted
+    figure = post.plot(test=test, truth=truth)
+    figure.set_size_inches(8.0, 1.2 + 2.0 * post.model.dim)
+    for i, ax in enumerate(figure.axes):
+        for line in ax.lines:
+            if line.get_label() == "true path":
+                line.set(zorder=1.5, color="0.65", linewidth=0.6)
+        if fan is not None:
+            times, (low, middle, high) = fan
+            ax.fill_between(times, low[:, i], high[:, i], color="#b5651d", alpha=0.2, lw=0)
+            ax.plot(times, middle[:, i], color="#b5651d", lw=1.2, label="forecast median, 90 %")
+    figure.axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
+    figure.savefig(path, dpi=150)
+
+
+def print_table(title: str, rows: dict[str, str], out: Path) -> None:
+    table = Table(title=title, title_justify="left", show_header=False, title_style="bold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console.print(table)
+    console.print(f"written to {out}", markup=False, soft_wrap=True)
