@@ -39,6 +39,17 @@ def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None
     return Grid(times, np.searchsorted(times, obs), len(nodes) + len(obs))
 
 
+def grid_with(series: TimeSeries, dt: float, span: Any, at: Any) -> Grid:
+    """The regular grid with further nodes at the times `at`."""
+    if at is None:
+        return regular_grid(series, dt, span)
+    extra = np.setdiff1d(np.atleast_1d(np.asarray(at, dtype=np.float64)), series.times)
+    times = np.concatenate([series.times, extra])
+    order = np.argsort(times)
+    grid = regular_grid(TimeSeries(times[order], np.zeros(len(times))), dt, span)
+    return Grid(grid.times, np.searchsorted(grid.times, series.times), grid.capacity)
+
+
 def given_grid(series: TimeSeries, grid: Any) -> Grid:
     """A grid of the user's own, which must contain the observation times."""
     times = np.array(grid, dtype=np.float64)

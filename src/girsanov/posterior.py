@@ -13,6 +13,7 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.sampling import sample
 from girsanov.estimate import Marginals, PathEstimate
+from girsanov.grid import Grid
 from girsanov.model import Model
 from girsanov.series import TimeSeries
 from girsanov.simulate import check_draws, euler_paths
@@ -121,6 +122,21 @@ class Posterior(PathEstimate):
             i = int(np.argmin(np.isfinite(paths).all((0, 2))))
             raise ValueError(f"simulated paths are not finite from time {t[i]:g} on: take a smaller dt than {step:g}")
         return paths
+
+    @property
+    def grid(self) -> Grid:
+        """The nodes, and which of them each observation sits on."""
+        return Grid(self.times, self.node, len(self.times))
+
+    def diagnose(self, *, key: Any, n: int = 2000) -> Any:
+        """How far to trust this posterior: importance weights of n paths drawn from it, k̂, corrected evidence, verdict.
+
+        The weights are those of the Euler–Maruyama model on the nodes.
+        """
+        from girsanov.diagnosis import diagnose
+
+        check_draws(key, n)
+        return diagnose(self, key, n)
 
     def to_xarray(self) -> Any:
         """An xarray.Dataset with mean, std and cov over time and state, the observations, and the run's facts."""

@@ -18,7 +18,7 @@ from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov._types import Array
 from girsanov.estimate import Marginals, PathEstimate
-from girsanov.grid import Grid, regular_grid
+from girsanov.grid import Grid, grid_with
 from girsanov.model import Model
 from girsanov.series import TimeSeries
 
@@ -247,7 +247,7 @@ def exact_smoother(
     """
     if model.dim != 1:
         raise ValueError(f"exact_smoother works for scalar states; this model's state has dimension {model.dim}")
-    grid = _grid_with(series, dt, span, at)
+    grid = grid_with(series, dt, span, at)
     lo, hi = _first_range(model, series, grid)
     widen = 1.0
     narrowest = np.sqrt(np.diff(grid.times).min() * model.diffusion[0, 0]) if len(grid.times) > 1 else 1.0
@@ -275,17 +275,6 @@ def exact_smoother(
         model, series, grid.times, float(finer), abs(float(finer - log_evidence)), mean[:, None], var[:, None, None],
         lag[:, None, None], points, density, forward, backward,
     )  # fmt: skip
-
-
-def _grid_with(series: TimeSeries, dt: float, span: Any, at: Any) -> Grid:
-    """The grid of `infer` with further nodes."""
-    if at is None:
-        return regular_grid(series, dt, span)
-    extra = np.setdiff1d(np.atleast_1d(np.asarray(at, dtype=np.float64)), series.times)
-    times = np.concatenate([series.times, extra])
-    order = np.argsort(times)
-    grid = regular_grid(TimeSeries(times[order], np.zeros(len(times))), dt, span)
-    return Grid(grid.times, np.searchsorted(grid.times, series.times), grid.capacity)
 
 
 def _first_range(model: Model, series: TimeSeries, grid: Grid) -> tuple[float, float]:

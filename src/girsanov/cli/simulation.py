@@ -59,7 +59,12 @@ def simulate(
 
 @app.command()
 def forecast(
-    file: Annotated[Path, typer.Argument(help="A posterior.gv of `girsanov infer`.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A posterior.gv of `girsanov infer`, or a fit.gv of `girsanov learn`.", exists=True, dir_okay=False
+        ),
+    ],
     until: Annotated[float, typer.Option(help="End of the forecast.")],
     n: Annotated[int, typer.Option(help="Number of paths.", min=1)] = 1000,
     steps: Annotated[int, typer.Option(help="Number of even steps in the table.", min=1)] = 100,
@@ -69,7 +74,8 @@ def forecast(
     """Simulate the state onwards from the end of a posterior: mean, sd and quantiles of the paths."""
     import girsanov as gv
 
-    post = gv.load(file)
+    loaded = gv.load(file)
+    post = getattr(loaded, "posterior", loaded)
     end = float(post.times[-1])
     if not until > end:
         raise ValueError(f"--until must lie after the end of the posterior, {end:g}; got {until:g}")

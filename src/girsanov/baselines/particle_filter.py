@@ -1,0 +1,121 @@
+"""Sweeps of particles along a grid: a filter that estimates the evidence, and the conditional one of CPF-AS.
+
+The conditional particle filter with ancestor sampling (Lindsten, Jordan and Schön 2014; Svensson, Schön and Kok 2015)
+takes a path and returns another; the posterior over paths is invariant. One particle follows the old path, but where
+particles are resampled its past is drawn anew, with probabilities ∝ w_m γ(x_{0:m}, x'_{m+1:}) / γ_m(x_{0:m}).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array as JaxArray
+from jaxtyping import Bool, Float
+
+from girsanov._types import Array
+from girsanov.baselines.proposals import Proposal
+from girsanov.path_model import PathModel
+
+
+class Filtered(NamedTuple):
+    """A path drawn from the filter's weighted particles, and log of the unbiased estimate of the evidence."""
+
+    path: Float[Array, "N d"]
+    log_evidence: Float[Array, ""]
+
+
+def _start(path: PathModel, proposal: Proposal, x, power):
+    return proposal.log_initial_weight(path, x) + proposal.log_psi(path, 0, x, power)
+
+
+def _rest(path: PathModel, proposal: Proposal, node, x, power):
+    """log of p(y_m | x)^τ/ψ_m(x): what γ_{m+1} has at node m in place of ψ_m."""
+    return power * path.log_likelihood(node, x) - proposal.log_psi(path, node, x, power)
+
+
+def _inverse_cdf(log_w: Float[Array, " n"], u: Float[Array, " k"]):
+    """Particles whose stretch of the cumulated weights contains u: multinomial or systematic, as the u are drawn.
+
+    (cuthbertlib's resampling does this in a callback to the host, outside the 64-bit context of this library.)
+    """
+    total = jax.lax.associative_scan(jnp.add, jnp.exp(log_w - log_w.max()))
+    index = jnp.searchsorted(total, u * total[-1], side="right")
+    return jnp.minimum(index, len(log_w) - 1).astype(int)
+
+
+def particle_filter(
+    path: PathModel, proposal: Proposal, key: JaxArray, n: int, resample: Bool[Array, " M"], power: Any = 1.0
+) -> Filtered:
+    """Systematic resampling where `resample` says so."""
+    M, d = path.gaps.shape[0], path.model.dim
+    moves, picks, last_pick = jax.random.split(key, 3)
+    xi, u = jax.random.normal(moves, (M + 1, n, d)), jax.random.uniform(picks, (M,))
+    x = proposal.initial(path, xi[0])
+
+    def step(carry, this):
+        x, log_w, total = carry
+        node, do, xi, u = this
+
+        def resampled():
+            index = _inverse_cdf(log_w, (u + jnp.arange(n)) / n)
+            return index, jnp.zeros(n), total + logsumexp(log_w) - jnp.log(n)
+
+        index, log_w, total = jax.lax.cond(do, resampled, lambda: (jnp.arange(n), log_w, total))
+        old = x[index]
+        x = proposal.propose(path, node, old, xi)
+        log_w = log_w + _rest(path, proposal, node, old, power) + proposal.log_weight(path, node, old, x)
+        return (x, log_w + proposal.log_psi(path, node + 1, x, power), total), (x, index)
+
+    begin = (x, _start(path, proposal, x, power), jnp.zeros(()))
+    (last, log_w, total), (rest, ancestors) = jax.lax.scan(step, begin, (jnp.arange(M), resample, xi[1:], u))
+    log_w = log_w + _rest(path, proposal, M, last, power)
+    drawn = _trace(jax.random.categorical(last_pick, log_w), jnp.concatenate([x[None], rest]), ancestors)
+    return Filtered(drawn, total + logsumexp(log_w) - jnp.log(n))
+
+
+def conditional_sweep(
+    path: PathModel,
+    proposal: Proposal,
+    key: JaxArray,
+    reference: Float[Array, "N d"],
+    n: int,
+    resample: Bool[Array, " M"],
+    power: Any = 1.0,
+) -> Float[Array, "N d"]:
+    """One draw of the CPF-AS Markov kernel; particle 0 follows the reference, the others are drawn multinomially."""
+    M, d = path.gaps.shape[0], path.model.dim
+    moves, picks, last_pick = jax.random.split(key, 3)
+    xi, u = jax.random.normal(moves, (M + 1, n, d)), jax.random.uniform(picks, (M, n))
+    x = proposal.initial(path, xi[0]).at[0].set(reference[0])
+
+    def step(carry, this):
+        x, log_w = carry
+        node, do, xi, u, after = this
+        rest = _rest(path, proposal, node, x, power)
+
+        def resampled():
+            past = _inverse_cdf(log_w + rest + path.log_step(node, x, after), u[:1])
+            return _inverse_cdf(log_w, u).at[0].set(past[0]), jnp.zeros(n)
+
+        index, log_w = jax.lax.cond(do, resampled, lambda: (jnp.arange(n), log_w))
+        old = x[index]
+        x = proposal.propose(path, node, old, xi).at[0].set(after)
+        log_w = log_w + rest[index] + proposal.log_weight(path, node, old, x)
+        return (x, log_w + proposal.log_psi(path, node + 1, x, power)), (x, index)
+
+    nodes = (jnp.arange(M), resample, xi[1:], u, reference[1:])
+    (last, log_w), (rest, ancestors) = jax.lax.scan(step, (x, _start(path, proposal, x, power)), nodes)
+    log_w = log_w + _rest(path, proposal, M, last, power)
+    return _trace(jax.random.categorical(last_pick, log_w), jnp.concatenate([x[None], rest]), ancestors)
+
+
+def _trace(index, particles: Float[Array, "N n d"], ancestors) -> Float[Array, "N d"]:
+    """The path that ends at this particle."""
+
+    def back(index, node):
+        x, parent = node
+        return parent[index], x[index]
+
+    first, path = jax.lax.scan(back, index.astype(int), (particles[1:], ancestors), reverse=True)
+    return jnp.concatenate([particles[0][first][None], path])

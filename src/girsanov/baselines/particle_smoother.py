@@ -1,0 +1,251 @@
+"""Particle smoothing: draws from the posterior over paths by conditional particle filters with ancestor sampling."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from girsanov._compile import compiled
+from girsanov._precision import float64
+from girsanov.baselines.particle_filter import conditional_sweep, particle_filter
+from girsanov.baselines.proposals import Bootstrap, Guided, Proposal, guide
+from girsanov.estimate import Marginals, PathEstimate
+from girsanov.grid import Grid, grid_with
+from girsanov.model import Model
+from girsanov.path_model import PathModel, path_model
+from girsanov.posterior import Posterior
+from girsanov.progress import reporter
+from girsanov.series import TimeSeries
+from girsanov.simulate import check_draws
+
+_CHUNK = 20  # sweeps between two looks of the host
+_WATCHED = 60  # nodes whose states the diagnostics look at
+
+
+@dataclasses.dataclass(frozen=True)
+class ParticlePosterior(PathEstimate):
+    """Paths drawn from the posterior of the discretised model.
+
+    - samples: (K, N, d), the draws of one chain after those of another.
+    - log_evidence, standard_error: of log p(y), from particle filters with the same proposals; None if not asked for.
+    - ess, rhat: smallest effective sample size and largest R̂ of the state over a spread of nodes.
+    - acceptance: share of sweeps that changed the state, for every node.
+    """
+
+    model: Model
+    series: TimeSeries
+    times: np.ndarray
+    samples: np.ndarray
+    chains: int
+    log_evidence: float | None
+    standard_error: float | None
+    ess: float
+    rhat: float
+    acceptance: np.ndarray
+    seconds: float
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.samples.mean(0)
+
+    @property
+    def cov(self) -> np.ndarray:
+        return _covariance(self.samples, self.samples)
+
+    @property
+    def lag_cov(self) -> np.ndarray:
+        """Cov(x_{m+1}, x_m), (N − 1, d, d)."""
+        return _covariance(self.samples[:, 1:], self.samples[:, :-1])
+
+    def marginals(self, times: Any) -> Marginals:
+        mean, cov = self._conditional(self._inside(times))
+        return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
+
+    def nlpd_values(self, test: TimeSeries) -> np.ndarray:
+        """−log of the mean over the draws of p(y | neighbouring states): the state between them is integrated out."""
+        self._check_test(test)
+        mean, cov = self._conditional(self._inside(test.times))
+        y = np.where(test.observed, test.values, 0.0)
+        return -np.asarray(_log_average(self.model, y, np.array(test.observed), mean, cov))
+
+    def _conditional(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (K, n, d) and covariance (n, d, d) of x(t) given the two nearest other nodes, by the local bridge.
+
+        With x_l before and x_r after it, x_t | x_l, x_r ≈ N((u a + s b)/(s + u), s u/(s + u) Q), a = x_l + s f(x_l) and
+        b = x_r − u f((x_l + x_r)/2). A time that is itself observed, or the first, is taken from the draws as they are.
+        """
+        return _bridge(self.model, self.times, self.series.times, self.samples, t)
+
+
+def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a, b = a - a.mean(0), b - b.mean(0)
+    return np.einsum("kni,knj->nij", a, b) / len(a)
+
+
+@float64
+def _bridge(model: Model, nodes, observed, samples, t) -> tuple[np.ndarray, np.ndarray]:
+    slack = 1e-9 * max(1.0, abs(float(nodes[-1])))
+    nearest = np.abs(nodes[None] - t[:, None]).argmin(1)
+    on_node = np.abs(nodes[nearest] - t) <= slack
+    seen = np.abs(observed[None] - t[:, None]).min(1) <= slack if len(observed) else np.zeros(len(t), bool)
+    direct = on_node & (seen | (nearest == 0))
+    left = np.where(on_node, nearest - 1, np.searchsorted(nodes, t) - 1).clip(0)
+    right = np.where(on_node, nearest + 1, np.searchsorted(nodes, t))
+    ends = right >= len(nodes)
+    right = np.minimum(right, len(nodes) - 1)
+    s, u = t - nodes[left], nodes[right] - t
+    drift = jax.jit(jax.vmap(jax.vmap(model.drift, in_axes=(0, 0)), in_axes=(0, None)))
+    x_l, x_r = samples[:, left], samples[:, right]
+    a = x_l + s[:, None] * np.asarray(drift(x_l, nodes[left]))
+    b = x_r - u[:, None] * np.asarray(drift(0.5 * (x_l + x_r), t))
+    total = np.where(s + u > 0.0, s + u, 1.0)
+    mean = (u[:, None] * a + s[:, None] * b) / total[:, None]
+    spread = s * u / total
+    mean, spread = np.where(ends[:, None], a, mean), np.where(ends, s, spread)
+    mean = np.where(direct[:, None], samples[:, nearest], mean)
+    return mean, np.where(direct, 0.0, spread)[:, None, None] * np.asarray(model.diffusion)
+
+
+@float64
+def _log_average(model: Model, y, observed, mean, cov) -> np.ndarray:
+    H = np.asarray(model.emission)
+
+    @jax.jit
+    def one(y, observed, mean, cov):
+        values = jax.vmap(lambda z: model.likelihood.log_predictive(y, observed, H @ z, H @ cov @ H.T))(mean)
+        return jax.scipy.special.logsumexp(values) - jnp.log(len(mean))
+
+    return np.array([one(y[i], observed[i], mean[:, i], cov[i]) for i in range(len(y))])
+
+
+@compiled
+def _first_paths(path: PathModel, proposal: Proposal, keys, n: int, resample):
+    return jax.vmap(lambda key: particle_filter(path, proposal, key, n, resample))(keys)
+
+
+@compiled
+def _sweeps(path: PathModel, proposal: Proposal, keys, paths, n: int, resample, power):
+    """As many sweeps of every chain as there are rows of keys: all the paths, and the last ones."""
+
+    def sweep(paths, keys):
+        one = lambda key, old: conditional_sweep(path, proposal, key, old, n, resample, power)  # noqa: E731
+        paths = jax.vmap(one)(keys, paths)
+        return paths, paths
+
+    return jax.lax.scan(sweep, paths, keys)
+
+
+def resampling_nodes(grid: Grid, n: int) -> np.ndarray:
+    """Where to resample: at every observation, and in between so often that the particles' common ancestor, about n
+    resamplings back, lies two gaps between observations in the past; oftener, and they explore less."""
+    M = len(grid.times) - 1
+    gap = (grid.times[-1] - grid.times[0]) / (len(grid.node) + 1)
+    step = (grid.times[-1] - grid.times[0]) / max(M, 1)
+    stride = max(1, int(np.ceil(2.0 * gap / (n * step))))
+    out = np.arange(M) % stride == 0
+    out[grid.node[grid.node < M]] = True
+    return out
+
+
+@float64
+def particle_smoother(
+    model: Model,
+    series: TimeSeries,
+    dt: float,
+    span: tuple[float, float] | None = None,
+    *,
+    key: Any,
+    particles: int = 100,
+    samples: int = 1000,
+    chains: int = 4,
+    burn_in: int = 50,
+    thin: int = 1,
+    guided: Any = None,
+    evidence_runs: int = 8,
+    at: Any = None,
+    progress: bool = True,
+) -> ParticlePosterior:
+    """Draws from the posterior over paths by CPF-AS, on the grid that `infer` would use.
+
+    - particles: of each sweep; samples: kept draws over all chains, one every `thin` sweeps after `burn_in`.
+    - guided: a posterior of the same model, series, dt and span; its transitions propose, the weights stay exact.
+    - evidence_runs: particle filters for log p(y) and its error; 0 for none.
+    - at: further times to make nodes, such as those of held-out observations (not with `guided`).
+    """
+    import time
+
+    begun = time.perf_counter()
+    check_draws(key, samples)
+    for name, value, least in (("particles", particles, 2), ("chains", chains, 1), ("thin", thin, 1)):
+        if int(value) != value or value < least:
+            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
+    if int(burn_in) != burn_in or burn_in < 0 or int(evidence_runs) != evidence_runs or evidence_runs < 0:
+        raise ValueError("burn_in and evidence_runs must be whole numbers ≥ 0")
+    grid, proposal = _set_up(model, series, dt, span, guided, at)
+    path = path_model(model, series, grid)
+    resample = resampling_nodes(grid, particles)
+    start_key, sweep_key, evidence_key = jax.random.split(key, 3)
+    paths = _first_paths(path, proposal, jax.random.split(start_key, chains), particles, resample).path
+    sweeps = burn_in + thin * -(-samples // chains)
+    keys = jax.random.split(sweep_key, (sweeps, chains))
+    kept: list[np.ndarray] = []
+    with reporter(progress) as say:
+        for i in range(0, sweeps, _CHUNK):
+            paths, drawn = _sweeps(path, proposal, keys[i : i + _CHUNK], paths, particles, resample, np.float64(1.0))
+            kept.append(np.asarray(drawn))
+            if say is not None:
+                say(f"particle smoother, sweep {min(i + _CHUNK, sweeps)} of {sweeps}")
+    every = np.concatenate(kept)
+    draws = np.moveaxis(every[burn_in::thin], 0, 1)  # (chains, draws, N, d)
+    evidence = _evidence(path, proposal, evidence_key, particles, resample, evidence_runs)
+    ess, rhat = _diagnostics(draws)
+    acceptance = (np.diff(every, axis=0) != 0.0).any(-1).mean((0, 1)) if sweeps > 1 else np.ones(len(grid.times))
+    flat = draws.reshape(-1, *draws.shape[2:])
+    seconds = time.perf_counter() - begun
+    return ParticlePosterior(model, series, grid.times, flat, chains, *evidence, ess, rhat, acceptance, seconds)
+
+
+def _set_up(model, series, dt, span, guided, at) -> tuple[Grid, Proposal]:
+    grid = grid_with(series, dt, span, at)
+    if guided is None:
+        return grid, Bootstrap()
+    if not isinstance(guided, Posterior):
+        raise ValueError(f"guided must be the gv.Posterior of the same model and series, got {type(guided).__name__}")
+    if not (np.array_equal(guided.times, grid.times) and guided.model.dim == model.dim):
+        raise ValueError(
+            f"guided has {len(guided.times)} nodes from {guided.times[0]:g} to {guided.times[-1]:g}, this grid has "
+            f"{len(grid.times)} from {grid.times[0]:g} to {grid.times[-1]:g}: infer it with the same dt and span"
+        )
+    return grid, _guide(guided)
+
+
+@float64
+def _guide(post: Posterior) -> Guided:
+    return guide(post)
+
+
+def _evidence(path, proposal, key, n, resample, runs) -> tuple[float | None, float | None]:
+    """log of the mean of the filters' estimates, and its standard error by the delta method."""
+    if runs == 0:
+        return None, None
+    logs = np.asarray(_first_paths(path, proposal, jax.random.split(key, runs), n, resample).log_evidence)
+    top = logs.max()
+    weights = np.exp(logs - top)
+    error = weights.std(ddof=1) / weights.mean() / np.sqrt(runs) if runs > 1 else None
+    return float(top + np.log(weights.mean())), None if error is None else float(error)
+
+
+def _diagnostics(draws: np.ndarray) -> tuple[float, float]:
+    """Smallest effective sample size and largest R̂ over a spread of nodes and all coordinates."""
+    from arviz_stats.base.array import array_stats
+
+    chains, count, N, _ = draws.shape
+    if count < 4:
+        return float("nan"), float("nan")
+    nodes = np.unique(np.linspace(0, N - 1, _WATCHED).astype(int))
+    watched = draws[:, :, nodes].reshape(chains, count, -1)
+    ess = array_stats.ess(watched, chain_axis=0, draw_axis=1)
+    rhat = array_stats.rhat(watched, chain_axis=0, draw_axis=1) if chains > 1 else np.array([np.nan])
+    return float(np.nanmin(ess)), float(np.nanmax(rhat))

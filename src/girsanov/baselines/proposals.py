@@ -1,0 +1,118 @@
+"""Where particles are proposed, and what they are weighted with on the way.
+
+Particles at node m are weighted towards γ_m(x_{0:m}) = p(x_{0:m}) p(y_{<m} | x_{<m}) ψ_m(x_m), with a function ψ_m of
+the present state in place of the present and all later observations; the last node divides it out, so that every ψ
+leaves the weights of whole paths exact. A proposal says ψ and how to draw the next state.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from girsanov._types import Array
+from girsanov.chain import blocks
+from girsanov.chain.blocks import inverse, matmul, matvec, transpose
+from girsanov.path_model import PathModel, log_normal
+from girsanov.posterior import Posterior
+
+
+class Proposal(eqx.Module):
+    @abc.abstractmethod
+    def initial(self, path: PathModel, xi: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """First states from standard normal numbers."""
+
+    @abc.abstractmethod
+    def log_initial_weight(self, path: PathModel, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """log p(x₀)/q(x₀), without ψ."""
+
+    @abc.abstractmethod
+    def propose(
+        self, path: PathModel, node: Any, x: Float[Array, "n d"], xi: Float[Array, "n d"]
+    ) -> Float[Array, "n d"]:
+        """Next states from standard normal numbers."""
+
+    @abc.abstractmethod
+    def log_weight(self, path: PathModel, node: Any, x: Float[Array, "n d"], after: Float[Array, "n d"]):
+        """log p(after | x)/q(after | x), without ψ."""
+
+    @abc.abstractmethod
+    def log_psi(self, path: PathModel, node: Any, x: Float[Array, "n d"], power: Any) -> Float[Array, " n"]: ...
+
+
+class Bootstrap(Proposal):
+    """States move by the model itself, and ψ is the likelihood of the present observation."""
+
+    def initial(self, path, xi):
+        mean, cov = path.initial()
+        return mean + xi @ jnp.linalg.cholesky(cov).T
+
+    def log_initial_weight(self, path, x):
+        return jnp.zeros(x.shape[0])
+
+    def propose(self, path, node, x, xi):
+        return path.moved(node, x) + path.noise(node, xi)
+
+    def log_weight(self, path, node, x, after):
+        return jnp.zeros(x.shape[0])
+
+    def log_psi(self, path, node, x, power):
+        return power * path.log_likelihood(node, x)
+
+
+class Guided(Proposal):
+    """States move by q's own transitions N(T x + c, Σ_q), and ψ_m is q's message from the present and the future.
+
+    q's transition is the linearised model's times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊), hence
+    J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b; at the first node the message is q(x₀)/p(x₀).
+    """
+
+    mean0: Float[Array, " d"]
+    root0: Float[Array, "d d"]
+    T: Float[Array, "M d d"]
+    c: Float[Array, "M d"]
+    root: Float[Array, "M d d"]
+    inverse_root: Float[Array, "M d d"]
+    h: Float[Array, "N d"]
+    J: Float[Array, "N d d"]
+
+    def initial(self, path, xi):
+        return self.mean0 + xi @ self.root0.T
+
+    def log_initial_weight(self, path, x):
+        return path.log_initial(x) - log_normal(x - self.mean0, jnp.linalg.inv(self.root0))
+
+    def propose(self, path, node, x, xi):
+        return x @ self.T[node].T + self.c[node] + xi @ self.root[node].T
+
+    def log_weight(self, path, node, x, after):
+        own = log_normal(after - x @ self.T[node].T - self.c[node], self.inverse_root[node])
+        return path.log_step(node, x, after) - own
+
+    def log_psi(self, path, node, x, power):
+        return x @ self.h[node] - 0.5 * jnp.einsum("ni,ij,nj->n", x, self.J[node], x)
+
+
+def guide(post: Posterior) -> Guided:
+    """Proposals from a Gaussian posterior on its own grid."""
+    q, model = post.moments, post.model
+    m, S, C = (jnp.asarray(a) for a in (q.m, q.S, q.C))
+    gaps = jnp.asarray(post.times[1:] - post.times[:-1])
+    S_inv, _ = inverse(S)
+    T = matmul(C, S_inv[..., :-1])
+    c = m[:, 1:] - matvec(T, m[:, :-1])
+    Sigma = blocks.symmetrise(S[..., 1:] - matmul(T, transpose(C)))
+    W, _ = inverse(Sigma)
+    Q_inv = inverse(jnp.asarray(model.diffusion))[0][:, :, None]
+    J = W - Q_inv / gaps
+    h = matvec(W, c) - matvec(Q_inv, jnp.asarray(post.target.base.b))
+    prior = model.initial_state()
+    P_inv = inverse(jnp.asarray(prior.cov))[0]
+    J0, h0 = S_inv[..., 0] - P_inv, S_inv[..., 0] @ m[:, 0] - P_inv @ prior.mean
+    root = blocks.cholesky(Sigma)
+    by_time = (T, c, root, blocks.inverse_lower(root), h, J)
+    T, c, root, inverse_root, h, J = (jnp.moveaxis(a, -1, 0) for a in by_time)
+    h, J = jnp.concatenate([h0[None], h]), jnp.concatenate([J0[None], J])
+    return Guided(m[:, 0], jnp.linalg.cholesky(S[..., 0]), T, c, root, inverse_root, h, J)

@@ -1,0 +1,169 @@
+"""Particles and importance weights against dense Gaussian conditioning and the exact scalar smoother; fixed seeds."""
+
+import jax
+import numpy as np
+import pytest
+from support import condition, linear_joint, split_dense
+from tolerances import TOLERANCES
+
+import girsanov as gv
+from girsanov.baselines import exact_smoother, particle_smoother
+
+A2, Q2 = np.array([[-0.8, 0.6], [-0.9, -0.3]]), np.array([[0.7, 0.2], [0.2, 0.5]])
+SPAN, DT = (0.0, 2.0), 0.1
+
+
+def linear_model() -> gv.Model:
+    return gv.Model(
+        gv.Linear(A2, np.array([0.2, -0.1])),
+        Q2,
+        gv.GaussianState(np.array([0.3, -0.2]), 0.2),
+        gv.likelihoods.Gaussian(0.05),
+        emission=np.array([[1.0, 0.5]]),
+    )
+
+
+def linear_series() -> gv.TimeSeries:
+    return gv.TimeSeries([0.35, 0.8, 1.3, 1.75], [0.4, -0.2, 0.5, 0.1])
+
+
+def dense(model: gv.Model, series: gv.TimeSeries, times: np.ndarray):
+    """Posterior mean, covariances, lag-one covariances and evidence of the linear chain."""
+    M = len(times) - 1
+    joint = linear_joint(
+        np.stack([A2] * M), np.tile([0.2, -0.1], (M, 1)), Q2, np.array([0.3, -0.2]), 0.2 * np.eye(2), times
+    )
+    node = np.searchsorted(times, series.times - 1e-9)
+    mean, cov, evidence = condition(*joint, model.emission, np.array([[0.05]]), node, series.values)
+    return *split_dense(mean, cov, 2), evidence
+
+
+@pytest.mark.parametrize("guided", [False, True], ids=["bootstrap", "guided"])
+def test_the_posterior_of_a_linear_model_is_invariant(guided):
+    """Means, variances and lag-one covariances within four standard errors, at the chains' effective sample size."""
+    model, series = linear_model(), linear_series()
+    post = gv.infer(model, series, DT, SPAN, progress=False) if guided else None
+    options = {"particles": 60, "samples": 3200, "chains": 8, "guided": post, "progress": False}
+    got = particle_smoother(model, series, DT, SPAN, key=jax.random.key(3), **options)
+    m, S, C, evidence = dense(model, series, got.times)
+    assert got.samples.shape == (3200, len(got.times), 2) and got.rhat < 1.05
+    sd = np.sqrt(np.diagonal(S, axis1=1, axis2=2))
+    assert np.abs((got.mean - m) / sd).max() < 4.0 / np.sqrt(got.ess)
+    assert np.abs(got.std**2 / sd**2 - 1.0).max() < 4.0 * np.sqrt(2.0 / got.ess)
+    scale = sd[1:, :, None] * sd[:-1, None]
+    assert np.abs((got.lag_cov - C) / scale).max() < 4.0 * np.sqrt(2.0 / got.ess)
+    assert abs(got.log_evidence - evidence) < max(4.0 * got.standard_error, TOLERANCES["optimum"])
+    if guided:  # q is the posterior: every path weighs the same
+        assert got.standard_error < TOLERANCES["optimum"]
+
+
+SCALAR = {
+    "double well": (gv.DoubleWell(1.0, 1.0), 1.0),
+    "sine": (gv.Sine(1.0, 0.3), 0.0),
+    "square root": (gv.SquareRoot(1.0), 0.5),
+}
+
+
+@pytest.mark.parametrize("name", SCALAR)
+@pytest.mark.parametrize("guided", [False, True], ids=["bootstrap", "guided"])
+def test_the_exact_posterior_of_a_scalar_state(name, guided):
+    drift, mean = SCALAR[name]
+    model = gv.Model(drift, 0.8, gv.GaussianState(mean, 0.2), gv.likelihoods.Gaussian(0.04))
+    times = np.array([0.5, 1.1, 1.9, 2.5])
+    series = gv.simulate(model, times, key=jax.random.key(4), dt=0.01, start=0.0).series
+    at = np.array([0.8, 1.5, 2.2])
+    exact = exact_smoother(model, series, DT, (0.0, 3.0), at=at)
+    state = exact.marginals(at)
+    test = gv.TimeSeries(at, state.mean[:, 0] + 0.5 * state.std[:, 0])
+    post = gv.infer(model, series, grid=exact.times, progress=False) if guided else None
+    options = {"at": at, "guided": post, "particles": 60, "samples": 2000, "chains": 8, "progress": False}
+    got = particle_smoother(model, series, DT, (0.0, 3.0), key=jax.random.key(5), **options)
+    sd = exact.std[:, 0]
+    assert np.array_equal(got.times, exact.times)
+    assert np.abs((got.mean - exact.mean)[:, 0] / sd).max() < 4.0 / np.sqrt(got.ess)
+    assert np.abs(got.std[:, 0] ** 2 / sd**2 - 1.0).max() < 4.0 * np.sqrt(3.0 / got.ess)
+    assert abs(got.log_evidence - exact.log_evidence) < 4.0 * got.standard_error + 1e-3
+    # The scores use the bridge between the neighbours of a node, which costs O(dt^1.5).
+    assert abs(got.nlpd(test) - exact.nlpd(test)) < 4.0 / np.sqrt(got.ess) + 0.02
+    assert got.rmse(test) == pytest.approx(exact.rmse(test), abs=0.05)
+
+
+def test_counts_are_observed_too():
+    model = gv.Model(gv.Sine(1.0), 1.0, gv.GaussianState(0.0, 0.5), gv.likelihoods.Poisson())
+    series = gv.TimeSeries([0.4, 0.9, 1.6], [2.0, np.nan, 5.0])
+    exact = exact_smoother(model, series, DT, SPAN)
+    got = particle_smoother(
+        model, series, DT, SPAN, key=jax.random.key(0), particles=80, samples=2000, chains=8, progress=False
+    )
+    assert np.abs((got.mean - exact.mean) / exact.std).max() < 4.0 / np.sqrt(got.ess)
+    assert abs(got.log_evidence - exact.log_evidence) < 4.0 * got.standard_error
+
+
+def test_same_key_same_draws():
+    run = lambda key: particle_smoother(  # noqa: E731
+        linear_model(), linear_series(), DT, SPAN, key=jax.random.key(key), particles=20, samples=40, progress=False
+    )
+    assert np.array_equal(run(1).samples, run(1).samples)
+    assert not np.array_equal(run(1).samples, run(2).samples)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"particles": 1}, "particles must be a whole number ≥ 2"),
+        ({"chains": 0}, "chains must be a whole number ≥ 1"),
+        ({"burn_in": -1}, "burn_in and evidence_runs"),
+        ({"samples": 0}, "n must be a whole number ≥ 1"),
+        ({"key": 3}, "key must be a JAX random key"),
+        ({"guided": 3}, "guided must be the gv.Posterior"),
+    ],
+)
+def test_bad_options(options, message):
+    options = {"key": jax.random.key(0), "progress": False, **options}
+    with pytest.raises(ValueError, match=message):
+        particle_smoother(linear_model(), linear_series(), DT, SPAN, **options)
+
+
+def test_a_guide_on_another_grid_is_named():
+    post = gv.infer(linear_model(), linear_series(), 0.05, SPAN, progress=False)
+    with pytest.raises(ValueError, match="infer it with the same dt and span"):
+        particle_smoother(linear_model(), linear_series(), DT, SPAN, key=jax.random.key(0), guided=post)
+
+
+# post.diagnose
+
+
+def test_weights_of_a_linear_model_are_constant():
+    post = gv.infer(linear_model(), linear_series(), DT, SPAN, progress=False)
+    found = post.diagnose(key=jax.random.key(0), n=500)
+    assert found.k_hat < 0.1 and found.verdict == "trust the bound"
+    *_, evidence = dense(linear_model(), linear_series(), post.times)
+    assert abs(found.log_evidence - evidence) < TOLERANCES["optimum"]
+    assert found.ess == pytest.approx(500.0)
+
+
+def test_corrected_evidence_of_a_nonlinear_model():
+    """Within three standard errors of the exact one; importance-weighted bounds rise from the bound towards it."""
+    model = gv.Model(gv.Sine(1.5, 0.3), 1.0, gv.GaussianState(0.0, 0.2), gv.likelihoods.Gaussian(0.02))
+    series = gv.TimeSeries([0.5, 1.2, 1.8], [0.6, 1.9, 2.4])
+    post = gv.infer(model, series, 0.05, SPAN, progress=False)
+    found = post.diagnose(key=jax.random.key(1), n=4000)
+    exact = exact_smoother(model, series, 0.05, SPAN).log_evidence
+    assert found.verdict in ("trust the bound", "trust the corrected estimate")
+    assert abs(found.log_evidence - exact) < 3.0 * found.standard_error
+    spread = found.log_weights.std() / np.sqrt(4000)
+    assert abs(found.bounds[1] - post.elbo) < 4.0 * spread
+    assert found.bounds[1] < found.bounds[10] < found.bounds[100] <= found.log_evidence + found.standard_error
+
+
+def test_a_posterior_with_two_modes_is_warned_of():
+    model = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(0.0, 0.01), gv.likelihoods.Gaussian(1.0))
+    post = gv.infer(model, gv.TimeSeries([5.0], [0.0]), dt=0.02, span=(0.0, 5.0), progress=False)
+    found = post.diagnose(key=jax.random.key(0), n=1000)
+    assert found.verdict == "use particles" and found.k_hat > 0.7
+    assert "particle_smoother" in found.message and "use particles" in repr(found)
+    guided = particle_smoother(
+        model, post.series, 0.02, (0.0, 5.0), key=jax.random.key(1), samples=200, guided=post, progress=False
+    )
+    exact = exact_smoother(model, post.series, 0.02, (0.0, 5.0)).log_evidence
+    assert abs(guided.log_evidence - exact) < 4.0 * guided.standard_error
