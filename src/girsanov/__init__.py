@@ -25,18 +25,22 @@ from girsanov.simulate import simulate
 from girsanov.storage import load
 
 if TYPE_CHECKING:
+    from girsanov import baselines
     from girsanov.learning.learn import learn
 
 __version__ = "0.1.0"
 
 # Parts whose libraries take long to import are loaded when they are first asked for.
 _LATER = {"learn": "girsanov.learning.learn"}
+_PARTS = ("baselines",)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        import importlib
+    import importlib
 
+    if name in _PARTS:
+        return importlib.import_module(f"girsanov.{name}")
+    if name in _LATER:
         return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module 'girsanov' has no attribute {name!r}")
 
@@ -60,6 +64,7 @@ __all__ = [
     "SquareRoot",
     "TimeSeries",
     "VanDerPol",
+    "baselines",
     "infer",
     "learn",
     "likelihoods",

@@ -1,6 +1,33 @@
 """Other ways to the posterior, to compare with: each takes the same model and series, none uses the library's own."""
 
 from girsanov.baselines.exact import exact_smoother
+from girsanov.baselines.gp import GPPosterior, gp_regression
+from girsanov.baselines.kernels import (
+    Constant,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Product,
+    Sum,
+    ornstein_uhlenbeck_kernel,
+)
 from girsanov.baselines.particle_smoother import particle_smoother
+from girsanov.baselines.sparse_gp import SparseGPPosterior, sparse_gp_regression
 
-__all__ = ["exact_smoother", "particle_smoother"]
+__all__ = [
+    "Constant",
+    "GPPosterior",
+    "Linear",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Product",
+    "SparseGPPosterior",
+    "Sum",
+    "exact_smoother",
+    "gp_regression",
+    "ornstein_uhlenbeck_kernel",
+    "particle_smoother",
+    "sparse_gp_regression",
+]

@@ -1,0 +1,210 @@
+"""Covariance functions of Gaussian processes in time that are coordinates of linear SDEs.
+
+f(t_i) = h_iᵀx_i,  x_i | x_{i−1} ~ N(A_i x_{i−1}, P − A_i P A_iᵀ),  x_0 ~ N(0, P).
+"""
+
+import abc
+import functools
+import operator
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import block_diag
+from jaxtyping import Float
+
+from girsanov._precision import parameter
+from girsanov._types import Array
+
+
+class StateSpace(NamedTuple):
+    """A Markov process at n increasing times: A_i from the time before (the first is the identity), P and h_i."""
+
+    A: Float[Array, "n m m"]
+    P: Float[Array, "m m"]
+    h: Float[Array, "n m"]
+
+
+class Kernel(eqx.Module):
+    """A covariance function k(t, s) with positive parameters; `a + b` and `a * b` are kernels too."""
+
+    @abc.abstractmethod
+    def __call__(self, t: Float[Array, "*#n"], s: Float[Array, "*#n"]) -> Float[Array, "*n"]:
+        """k(t, s), entry by entry of arrays that broadcast."""
+
+    @abc.abstractmethod
+    def state_space(self, t: Float[Array, " n"]) -> StateSpace:
+        """The process with this covariance, at increasing times."""
+
+    def __check_init__(self):
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):  # a traced one is the optimiser's business
+                check_positive(f"{type(self).__name__}: {name}", value)
+
+    def __add__(self, other: Any) -> "Sum":
+        return Sum(self, other)
+
+    def __mul__(self, other: Any) -> "Product":
+        return Product(self, other)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(_text(k, v) for k, v in vars(self).items())})"
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(repr, value))
+    return f"{name}={float(value):.6g}" if isinstance(value, np.ndarray) else f"{name}={value!r}"
+
+
+class Matern(Kernel):
+    """k(t, s) = variance · ρ(r) with r = |t − s| / lengthscale.
+
+    In the time u = rate · t / lengthscale the state (f, ḟ, …) has dx = Fx du + noise with −1 the only eigenvalue of F,
+    so that the transition over u is exp(−u)(I + uN + ½u²N²) with N = F + I nilpotent.
+    """
+
+    rate: ClassVar[float]
+    F: ClassVar[Any]
+    correlations: ClassVar[Any]  # of the state, so that P = variance · correlations
+
+    variance: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
+    lengthscale: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
+
+    @abc.abstractmethod
+    def correlation(self, u: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """ρ as a function of u = rate · r."""
+
+    def __call__(self, t, s):
+        return self.variance * self.correlation(self.rate / self.lengthscale * jnp.abs(t - s))
+
+    def state_space(self, t):
+        u = (self.rate / self.lengthscale * jnp.diff(t, prepend=t[:1]))[:, None, None]
+        identity = np.eye(len(self.F))
+        N = np.array(self.F) + identity
+        A = jnp.exp(-u) * (identity + u * N + 0.5 * u**2 * (N @ N))
+        return StateSpace(A, self.variance * np.array(self.correlations), jnp.tile(identity[0], (len(t), 1)))
+
+
+class Matern12(Matern):
+    """k(t, s) = variance · exp(−r) with r = |t − s| / lengthscale: the Ornstein–Uhlenbeck process."""
+
+    rate = 1.0
+    F = ((-1.0,),)
+    correlations = ((1.0,),)
+
+    def correlation(self, u):
+        return jnp.exp(-u)
+
+
+class Matern32(Matern):
+    """k(t, s) = variance · (1 + √3 r) exp(−√3 r) with r = |t − s| / lengthscale."""
+
+    rate = 3.0**0.5
+    F = ((0.0, 1.0), (-1.0, -2.0))
+    correlations = ((1.0, 0.0), (0.0, 1.0))
+
+    def correlation(self, u):
+        return (1.0 + u) * jnp.exp(-u)
+
+
+class Matern52(Matern):
+    """k(t, s) = variance · (1 + √5 r + 5r²/3) exp(−√5 r) with r = |t − s| / lengthscale."""
+
+    rate = 5.0**0.5
+    F = ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (-1.0, -3.0, -3.0))
+    correlations = ((1.0, 0.0, -1.0 / 3.0), (0.0, 1.0 / 3.0, 0.0), (-1.0 / 3.0, 0.0, 1.0))
+
+    def correlation(self, u):
+        return (1.0 + u + u**2 / 3.0) * jnp.exp(-u)
+
+
+class Constant(Kernel):
+    """k(t, s) = variance: an unknown level."""
+
+    variance: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
+
+    def __call__(self, t, s):
+        return self.variance * jnp.ones_like(t * s)
+
+    def state_space(self, t):
+        return StateSpace(jnp.ones((len(t), 1, 1)), jnp.reshape(self.variance, (1, 1)), jnp.ones((len(t), 1)))
+
+
+class Linear(Kernel):
+    """k(t, s) = variance · t s: an unknown slope, through zero at time zero."""
+
+    variance: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
+
+    def __call__(self, t, s):
+        return self.variance * t * s
+
+    def state_space(self, t):
+        return StateSpace(jnp.ones((len(t), 1, 1)), jnp.reshape(self.variance, (1, 1)), t[:, None])
+
+
+class Sum(Kernel):
+    """k(t, s) = k₁(t, s) + k₂(t, s) + …: independent components."""
+
+    kernels: tuple[Kernel, ...]
+
+    def __init__(self, *kernels: Any):
+        self.kernels = _parts(Sum, kernels)
+
+    def __call__(self, t, s):
+        return functools.reduce(operator.add, (k(t, s) for k in self.kernels))
+
+    def state_space(self, t):
+        A, P, h = zip(*(k.state_space(t) for k in self.kernels), strict=True)
+        return StateSpace(jax.vmap(block_diag)(*A), block_diag(*P), jnp.concatenate(h, 1))
+
+
+class Product(Kernel):
+    """k(t, s) = k₁(t, s) · k₂(t, s) · …"""
+
+    kernels: tuple[Kernel, ...]
+
+    def __init__(self, *kernels: Any):
+        self.kernels = _parts(Product, kernels)
+
+    def __call__(self, t, s):
+        return functools.reduce(operator.mul, (k(t, s) for k in self.kernels))
+
+    def state_space(self, t):
+        A, P, h = zip(*(k.state_space(t) for k in self.kernels), strict=True)
+        kron = jax.vmap(jnp.kron)
+        return StateSpace(functools.reduce(kron, A), functools.reduce(jnp.kron, P), functools.reduce(kron, h))
+
+
+def _parts(kind: type, kernels: tuple) -> tuple[Kernel, ...]:
+    """The kernels of a sum or product, with those of the same kind inside taken apart."""
+    if not kernels:
+        raise ValueError(f"{kind.__name__}() has no kernels: give at least one")
+    return tuple(part for k in map(check_kernel, kernels) for part in (vars(k)["kernels"] if type(k) is kind else (k,)))
+
+
+def ornstein_uhlenbeck_kernel(decay: float, diffusion: float) -> Matern12:
+    """The stationary law of dx = −decay · x dt + dβ with spectral density Q = `diffusion`.
+
+    k(t, s) = Q / (2 decay) · exp(−decay |t − s|).
+    """
+    theta, Q = check_positive("decay", decay), check_positive("diffusion", diffusion)
+    return Matern12(variance=Q / (2.0 * theta), lengthscale=1.0 / theta)
+
+
+def check_kernel(kernel: Any) -> Kernel:
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            "a kernel is Matern12, Matern32, Matern52, Constant, Linear or a sum or product of them, such as "
+            f"Matern12(variance=1.0, lengthscale=0.5); got {kernel!r}"
+        )
+    return kernel
+
+
+def check_positive(name: str, value: Any) -> np.ndarray:
+    a = np.asarray(value, dtype=np.float64)
+    if a.ndim or not (np.isfinite(a) and a > 0):
+        raise ValueError(f"{name} must be a positive, finite number, got {a.tolist()!r}")
+    return a
