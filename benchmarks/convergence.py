@@ -18,9 +18,11 @@ from rich.progress import track
 from rich.table import Table
 
 import girsanov as gv
-from benchmarks.papers_steps import RHO, omega
 from girsanov.baselines import exact_smoother
 from girsanov.experiments.data import PROCESSES, Fold, inference_model, load_fold
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
+from benchmarks.papers_steps import RHO, omega
 
 _CLOSE = 0.1  # nats
 _ITERATIONS = 1000

@@ -18,9 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 import girsanov as gv
+from girsanov.experiments.data import FOLDS, PROCESSES, Fold, inference_model, load_fold
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 from benchmarks.papers_steps import omega
 from benchmarks.table1_cvi import find_printed
-from girsanov.experiments.data import FOLDS, PROCESSES, Fold, inference_model, load_fold
 
 
 class Row(NamedTuple):

@@ -203,7 +203,10 @@ def test_cvi_dp_reaches_at_least_as_high(name):
     on = gv.infer(model, series, 0.05, SPAN, start=vdp, progress=False)
     assert vdp.converged and (np.diff(vdp.history.elbo) > -TOLERANCES["optimum"]).all()
     assert cvi.elbo > vdp.elbo
-    assert on.history.elbo[0] == pytest.approx(vdp.elbo, abs=1e-2) and abs(on.elbo - cvi.elbo) < TOLERANCES["optimum"]
+    assert (
+        on.history.elbo[0] == pytest.approx(vdp.elbo, abs=TOLERANCES["bridge"])
+        and abs(on.elbo - cvi.elbo) < TOLERANCES["optimum"]
+    )
 
 
 @pytest.mark.parametrize("solver", ["euler", "adjoint"])
@@ -238,8 +241,8 @@ def test_cvi_dps_optimum_on_the_papers_data(process, data_dir):
     assert coarse.converged and fine.converged
     error = coarse.elbo - fine.elbo
     assert fine.elbo < cvi.elbo < fine.elbo - 2.0 * error
-    assert abs(fine.elbo - error - cvi.elbo) < 0.1 * abs(error)
-    assert abs(fine.nlpd(fold.test) - cvi.nlpd(fold.test)) < 2e-2
+    assert abs(fine.elbo - error - cvi.elbo) < TOLERANCES["extrapolated"] * abs(error)
+    assert abs(fine.nlpd(fold.test) - cvi.nlpd(fold.test)) < TOLERANCES["bridge"]
 
 
 # How runs end
@@ -271,9 +274,9 @@ def test_a_posterior_like_any_other(tmp_path):
     assert np.array_equal(again.mean, post.mean) and again.elbo == post.elbo
     between = post.marginals([0.52, 1.031])
     finer = gv.infer(model, series, 0.0125, SPAN, method=gv.VDP(), progress=False).marginals([0.52, 1.031])
-    assert np.abs(between.mean - finer.mean).max() < 0.05
+    assert np.abs(between.mean - finer.mean).max() < TOLERANCES["coarse_moments"]
     samples = post.sample(jax.random.key(0), 4000)
-    assert np.abs(samples.mean(0) - post.mean).max() < 5.0 * post.std.max() / np.sqrt(4000)
+    assert np.abs(samples.mean(0) - post.mean).max() < TOLERANCES["standard_errors"] * post.std.max() / np.sqrt(4000)
     assert_close(post.sites.natural().J, post.natural.J, "roundtrip", "sites")
 
 

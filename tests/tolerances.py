@@ -38,4 +38,12 @@ TOLERANCES: dict[str, float] = {
     "integral": 1e-6,
     # Monte Carlo averages, in standard errors of the estimate
     "standard_errors": 5.0,
+    # the same for correlated draws, in standard errors at their effective number
+    "effective_errors": 4.0,
+    # a predictive density by the bridge between neighbouring nodes, dt = 0.1, in nats
+    "bridge": 0.02,
+    # VDP's bound extrapolated to dt = 0, as a share of the step that is left
+    "extrapolated": 0.1,
+    # moments on two grids of which the finer is four times as fine
+    "coarse_moments": 0.05,
 }
