@@ -1,5 +1,6 @@
 """Other ways to the posterior, to compare with: each takes the same model and series, none uses the library's own."""
 
+from girsanov.baselines.annealing import annealed_importance_sampling
 from girsanov.baselines.exact import exact_smoother
 from girsanov.baselines.gp import GPPosterior, gp_regression
 from girsanov.baselines.kernels import (
@@ -12,6 +13,7 @@ from girsanov.baselines.kernels import (
     Sum,
     ornstein_uhlenbeck_kernel,
 )
+from girsanov.baselines.optimal_gaussian import optimal_gaussian
 from girsanov.baselines.particle_smoother import particle_smoother
 from girsanov.baselines.sparse_gp import SparseGPPosterior, sparse_gp_regression
 
@@ -25,8 +27,10 @@ __all__ = [
     "Product",
     "SparseGPPosterior",
     "Sum",
+    "annealed_importance_sampling",
     "exact_smoother",
     "gp_regression",
+    "optimal_gaussian",
     "ornstein_uhlenbeck_kernel",
     "particle_smoother",
     "sparse_gp_regression",

@@ -46,6 +46,17 @@ class ParticlePosterior(PathEstimate):
     acceptance: np.ndarray
     seconds: float
 
+    @classmethod
+    def of(cls, model, series, times, draws, every, evidence, seconds: float) -> "ParticlePosterior":
+        """From kept draws (chains, draws, N, d), all sweeps (sweeps, chains, N, d) or None, and evidence with error."""
+        ess, rhat = _diagnostics(draws)
+        moved = np.full(len(times), np.nan)
+        if every is not None and len(every) > 1:
+            moved = (np.diff(every, axis=0) != 0.0).any(-1).mean((0, 1))
+        flat = draws.reshape(-1, *draws.shape[2:])
+        log_evidence, error = evidence
+        return cls(model, series, times, flat, len(draws), log_evidence, error, ess, rhat, moved, seconds)
+
     @property
     def mean(self) -> np.ndarray:
         return self.samples.mean(0)
@@ -189,22 +200,24 @@ def particle_smoother(
     start_key, sweep_key, evidence_key = jax.random.split(key, 3)
     paths = _first_paths(path, proposal, jax.random.split(start_key, chains), particles, resample).path
     sweeps = burn_in + thin * -(-samples // chains)
-    keys = jax.random.split(sweep_key, (sweeps, chains))
-    kept: list[np.ndarray] = []
     with reporter(progress) as say:
-        for i in range(0, sweeps, _CHUNK):
-            paths, drawn = _sweeps(path, proposal, keys[i : i + _CHUNK], paths, particles, resample, np.float64(1.0))
-            kept.append(np.asarray(drawn))
-            if say is not None:
-                say(f"particle smoother, sweep {min(i + _CHUNK, sweeps)} of {sweeps}")
-    every = np.concatenate(kept)
-    draws = np.moveaxis(every[burn_in::thin], 0, 1)  # (chains, draws, N, d)
+        every = draw(path, proposal, sweep_key, paths, particles, resample, sweeps, say)
+    draws = np.moveaxis(every[burn_in::thin], 0, 1)
     evidence = _evidence(path, proposal, evidence_key, particles, resample, evidence_runs)
-    ess, rhat = _diagnostics(draws)
-    acceptance = (np.diff(every, axis=0) != 0.0).any(-1).mean((0, 1)) if sweeps > 1 else np.ones(len(grid.times))
-    flat = draws.reshape(-1, *draws.shape[2:])
     seconds = time.perf_counter() - begun
-    return ParticlePosterior(model, series, grid.times, flat, chains, *evidence, ess, rhat, acceptance, seconds)
+    return ParticlePosterior.of(model, series, grid.times, draws, every, evidence, seconds)
+
+
+def draw(path: PathModel, proposal: Proposal, key, paths, n: int, resample, sweeps: int, say) -> np.ndarray:
+    """Paths (sweeps, chains, N, d) of as many chains as there are to start from."""
+    keys = jax.random.split(key, (sweeps, paths.shape[0]))
+    kept: list[np.ndarray] = []
+    for i in range(0, sweeps, _CHUNK):
+        paths, drawn = _sweeps(path, proposal, keys[i : i + _CHUNK], paths, n, resample, np.float64(1.0))
+        kept.append(np.asarray(drawn))
+        if say is not None:
+            say(f"particle smoother, sweep {min(i + _CHUNK, sweeps)} of {sweeps}")
+    return np.concatenate(kept)
 
 
 def _set_up(model, series, dt, span, guided, at) -> tuple[Grid, Proposal]:
