@@ -186,8 +186,8 @@ MODELS = {
     "double_well": sharp(gv.DoubleWell(4.0, 1.0), 1.0),
     "van_der_pol": sharp(gv.VanDerPol(5.0, 2.0), np.ones(2), variance=0.01),
 }
-# Steps to observe the order over, and the two whose extrapolation is the limit. The bound's error on the double well
-# changes sign near dt = 0.02, so its order shows below that.
+# Steps to observe the order over, and the two whose extrapolation is the limit. On the double well the bound's error
+# is not monotone above dt = 0.01, where terms of higher order still count: its order shows from there on.
 STEPS = {
     "sine": (0.04, 0.02, 0.01, 0.005),
     "double_well": (0.01, 0.005, 0.0025),
@@ -195,7 +195,14 @@ STEPS = {
 }
 FINE = {"sine": (0.0025, 0.00125), "double_well": (0.00125, 0.000625), "van_der_pol": (0.0025, 0.00125)}
 ORDER = {"sine": 2.0 - TOLERANCES["order"], "double_well": 1.5, "van_der_pol": 2.0 - TOLERANCES["order"]}
-CASES = [("sine", 0), ("sine", 1), ("double_well", 0), ("double_well", 1), ("van_der_pol", 0), ("van_der_pol", 1)]
+CASES = [
+    ("sine", 0),
+    ("sine", 1),
+    ("double_well", 0),
+    ("double_well", 1),
+    pytest.param("van_der_pol", 0, marks=pytest.mark.slow),
+    pytest.param("van_der_pol", 1, marks=pytest.mark.slow),
+]
 QUANTITIES = ("elbo", "mean", "std")
 
 

@@ -219,32 +219,30 @@ def test_refinement_does_not_change_a_smooth_problem():
     assert_close(finer.cov, exact.cov, "exact", "variance")
 
 
-@pytest.mark.parametrize("share", [0.35, 0.5])
-def test_error_estimate_holds_with_too_few_points(share):
-    """Less than half as many points as by default: the answer is off, and the estimate says by how much at least."""
+def test_error_estimate_holds_with_too_few_points():
+    """A third of the points: the answer is off, and the estimate says by how much at least."""
     exact = solved("double_well")
-    few = exact_smoother(
-        MODELS["double_well"], simulated("double_well"), DT, SPAN, n_points=round(share * exact.points.shape[1])
-    )
-    assert abs(few.log_evidence - exact.log_evidence) <= few.error + TOLERANCES["exact"]
+    third = exact.points.shape[1] // 3
+    few = exact_smoother(MODELS["double_well"], simulated("double_well"), DT, SPAN, n_points=third)
+    off = abs(few.log_evidence - exact.log_evidence)
+    assert off > TOLERANCES["exact"]
+    assert off <= few.error
 
 
 def test_error_estimate_where_the_drift_has_a_kink():
-    """Convergence is slow there: not to rounding, but the estimate is of the size of what four times as many change.
-
-    √|x| has an infinite slope at 0, so the error falls as points^−1.5 and the finer run keeps about as much of it as
-    the estimate shows."""
+    """√|x| has an infinite slope at 0: the error falls slowly, and the finer of two runs keeps about as much of it as
+    their difference shows."""
     exact = solved("sqrt")
-    finer = exact_smoother(MODELS["sqrt"], simulated("sqrt"), DT, SPAN, n_points=4 * exact.points.shape[1])
+    few = exact_smoother(MODELS["sqrt"], simulated("sqrt"), DT, SPAN, n_points=exact.points.shape[1] // 3)
     assert exact.error > TOLERANCES["integral"]
-    assert finer.error < exact.error
-    assert abs(finer.log_evidence - exact.log_evidence) <= 2.0 * (exact.error + finer.error)
+    assert few.error > exact.error
+    assert abs(few.log_evidence - exact.log_evidence) <= 2.0 * (few.error + exact.error)
 
 
 # --- CVI-DP's bound
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["ou", pytest.param("benes", marks=pytest.mark.slow), "double_well", "sine", "sqrt"])
 def test_the_bound_lies_below_the_evidence(name):
     exact = solved(name)
     post = gv.infer(MODELS[name], simulated(name), DT, SPAN)

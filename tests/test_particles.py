@@ -71,8 +71,17 @@ SCALAR = {
 }
 
 
-@pytest.mark.parametrize("name", SCALAR)
-@pytest.mark.parametrize("guided", [False, True], ids=["bootstrap", "guided"])
+QUICK = {("double well", False), ("sine", True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "guided"),
+    [
+        pytest.param(name, guided, marks=() if (name, guided) in QUICK else pytest.mark.slow)
+        for name in SCALAR
+        for guided in (False, True)
+    ],
+)
 def test_the_exact_posterior_of_a_scalar_state(name, guided):
     drift, mean = SCALAR[name]
     model = gv.Model(drift, 0.8, gv.GaussianState(mean, 0.2), gv.likelihoods.Gaussian(0.04))
@@ -165,14 +174,15 @@ def test_corrected_evidence_of_a_nonlinear_model():
 
 def test_a_posterior_with_two_modes_is_warned_of():
     model = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(0.0, 0.01), gv.likelihoods.Gaussian(1.0))
-    post = gv.infer(model, gv.TimeSeries([5.0], [0.0]), dt=0.02, span=(0.0, 5.0), progress=False)
+    dt, span = 0.05, (0.0, 5.0)
+    post = gv.infer(model, gv.TimeSeries([5.0], [0.0]), dt=dt, span=span, progress=False)
     found = post.diagnose(key=jax.random.key(0), n=1000)
     assert found.verdict == "use particles" and found.k_hat > 0.7
     assert "particle_smoother" in found.message and "use particles" in repr(found)
     guided = particle_smoother(
-        model, post.series, 0.02, (0.0, 5.0), key=jax.random.key(1), samples=200, guided=post, progress=False
+        model, post.series, dt, span, key=jax.random.key(1), samples=40, guided=post, progress=False
     )
-    exact = exact_smoother(model, post.series, 0.02, (0.0, 5.0)).log_evidence
+    exact = exact_smoother(model, post.series, dt, span).log_evidence
     assert abs(guided.log_evidence - exact) < ERRORS * guided.standard_error
 
 
