@@ -71,7 +71,7 @@ SCALAR = {
 }
 
 
-QUICK = {("double well", False), ("sine", True)}
+QUICK = {("double well", False)}
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_the_optimum_is_that_of_an_independent_optimisation(name):
     assert abs(post.elbo - dense_optimum(model, 0.2)) < TOLERANCES["optimum"]
 
 
-@pytest.mark.parametrize("name", ["double well", "seen in part"])
+@pytest.mark.parametrize("name", ["double well", pytest.param("seen in part", marks=pytest.mark.slow)])
 def test_cvi_dp_reaches_at_least_as_high(name):
     """Its family contains VDP's: the transitions' noise is free. Started from VDP's q it can only rise."""
     model, series = MODELS[name], series_of(MODELS[name])
@@ -209,7 +209,7 @@ def test_cvi_dp_reaches_at_least_as_high(name):
     )
 
 
-@pytest.mark.parametrize("solver", ["euler", "adjoint"])
+@pytest.mark.parametrize("solver", [pytest.param("euler", marks=pytest.mark.slow), "adjoint"])
 def test_first_order_in_dt_to_the_exact_evidence(solver):
     """Linear drift in two dimensions: the bound rises to the exact evidence, its error halves with dt."""
     model = model_of(gv.Linear(A2, np.array([0.3, -0.2])), 2)
@@ -221,6 +221,7 @@ def test_first_order_in_dt_to_the_exact_evidence(solver):
     assert abs(np.log2(coarse / fine) - 1.0) < TOLERANCES["order"]
 
 
+@pytest.mark.slow
 def test_the_adaptive_solver_is_of_second_order():
     """Ornstein–Uhlenbeck, noise that the grid resolves: the error of the bound falls by four as dt is halved."""
     model = model_of(gv.OrnsteinUhlenbeck(1.2), variance=0.5)
