@@ -6,6 +6,7 @@ Float64 is not switched on here: answers must be float64 in a program that sets 
 import os
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -26,3 +27,12 @@ def data_dir() -> Path:
     if not path.is_dir():
         pytest.skip(f"the authors' data are not in {path}; set GIRSANOV_DATA to their folder")
     return path
+
+
+@pytest.fixture
+def as_a_user():
+    """Without the run-time checks of annotations that other tests switch on: a user has none, only our messages."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -14,13 +13,7 @@ import girsanov as gv
 NAN, INF = np.nan, np.inf
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _as_a_user():
-    """Without the run-time checks of annotations that other tests switch on: a user has none, only these messages."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 SERIES = gv.TimeSeries([0.2, 0.5, 0.9], [0.1, 0.2, 0.3])

@@ -12,8 +12,8 @@ from support import assert_close, condition, linear_joint, split_dense
 from tolerances import TOLERANCES
 
 import girsanov as gv
-from girsanov.baselines import exact_smoother
-from girsanov.baselines.exact import _forward_backward
+from girsanov.baselines import exact_smoother, particle_smoother
+from girsanov.baselines.line import forward_backward
 from girsanov.experiments.data import FOLDS, inference_model, load_fold
 
 SPAN = (0.0, 2.4)
@@ -174,11 +174,31 @@ def test_three_nodes_by_brute_force(name):
     assert_close(exact.nlpd(test), -predictive, "exact", "negative log predictive density")
 
 
-def test_a_narrow_likelihood_with_heavy_tails_shows_in_the_error():
-    """The points follow the transitions and what confines the state, which such a likelihood does not."""
-    _, log_density, y, _ = SHORT["student-t"]
-    exact, evidence = short("student-t"), tensor_product(log_density, y)[1]
-    assert abs(exact.log_evidence - evidence) <= exact.error + TOLERANCES["exact"]
+def test_a_narrow_likelihood_with_heavy_tails_is_resolved():
+    """It confines the state nowhere, so that the points must follow its width and not its range."""
+    model = gv.Model(
+        gv.OrnsteinUhlenbeck(1.0), 1.0, gv.GaussianState(0.0, 1.0), gv.likelihoods.StudentT(df=3.0, scale=2e-3)
+    )
+    near = 0.3 + 2e-3 * np.sinh(np.linspace(-8.0, 8.0, 400_001))  # dense about 0.3, and as far as the prior reaches
+    x = near[np.abs(near) < 6.0]
+    density = np.exp(student_t(0.3, x, 3.0, 2e-3) - 0.5 * x**2) / np.sqrt(2.0 * np.pi)
+    exact = exact_smoother(model, gv.TimeSeries([0.0], [0.3]), DT)
+    assert_close(exact.log_evidence, np.log(np.trapezoid(density, x)), "integral", "log evidence")
+    assert exact.error < TOLERANCES["integral"]
+
+
+def test_a_state_narrower_than_its_range_is_scored_right():
+    """A node 3e-5 after a sharp start: the density there is a thousandth of the points' range."""
+    model = gv.Model(gv.OrnsteinUhlenbeck(1.0), 1.0, gv.GaussianState(0.0, 1e-6), gv.likelihoods.Gaussian(1.0))
+    series, test = gv.TimeSeries([0.5, 1.0], [1.0, -1.0]), gv.TimeSeries([3e-5], [0.3])
+    exact = exact_smoother(model, series, 0.1, (0.0, 1.0), at=test.times)
+    mean, var = exact.marginals(test.times).mean[0, 0], 1.0 + exact.marginals(test.times).cov[0, 0, 0]
+    assert_close(exact.nlpd(test), 0.5 * (np.log(2 * np.pi * var) + (0.3 - mean) ** 2 / var), "exact", "nlpd")
+
+
+def test_an_observation_beyond_the_range_is_refused():
+    with pytest.raises(ValueError, match=r"values\[0\] = \[100000\.0\].*beyond the range .*outlier"):
+        solved("ou").nlpd(gv.TimeSeries([0.5], [1e5]))
 
 
 # --- a long chain by a plain recursion, and the error estimate
@@ -222,18 +242,19 @@ def test_refinement_does_not_change_a_smooth_problem():
 def test_error_estimate_holds_with_too_few_points():
     """A third of the points: the answer is off, and the estimate says by how much at least."""
     exact = solved("double_well")
-    third = exact.points.shape[1] // 3
+    third = int(exact.points.shape[1] / 1.5) // 3
     few = exact_smoother(MODELS["double_well"], simulated("double_well"), DT, SPAN, n_points=third)
     off = abs(few.log_evidence - exact.log_evidence)
     assert off > TOLERANCES["exact"]
     assert off <= few.error
+    assert np.abs(few.mean - exact.mean).max() <= few.moment_error
 
 
 def test_error_estimate_where_the_drift_has_a_kink():
     """√|x| has an infinite slope at 0: the error falls slowly, and the finer of two runs keeps about as much of it as
     their difference shows."""
     exact = solved("sqrt")
-    few = exact_smoother(MODELS["sqrt"], simulated("sqrt"), DT, SPAN, n_points=exact.points.shape[1] // 3)
+    few = exact_smoother(MODELS["sqrt"], simulated("sqrt"), DT, SPAN, n_points=int(exact.points.shape[1] / 1.5) // 3)
     assert exact.error > TOLERANCES["integral"]
     assert few.error > exact.error
     assert abs(few.log_evidence - exact.log_evidence) <= 2.0 * (few.error + exact.error)
@@ -386,7 +407,7 @@ def test_no_array_over_nodes_and_pairs_of_points(N):
     n = 60
     points = np.broadcast_to(np.linspace(-3.0, 3.0, n), (N, n))
     with jax.enable_x64(True):
-        program = jax.make_jaxpr(functools.partial(inspect.unwrap(_forward_backward), MODELS["sine"]))(
+        program = jax.make_jaxpr(functools.partial(inspect.unwrap(forward_backward), MODELS["sine"]))(
             0.1 * np.arange(N), points, np.zeros((N, n)), -0.5 * points[0] ** 2
         )
     assert largest_array(program.jaxpr) <= n * max(N, n)
@@ -409,13 +430,32 @@ def test_states_of_two_dimensions_are_refused():
         (np.nan, SPAN, None, "dt must be positive"),
         (5.0, SPAN, None, "longer than the span"),
         (DT, (0.5, 2.4), None, "outside span"),
-        (DT, SPAN, [3.0], "outside span"),
+        (None, SPAN, None, "give dt="),
+        (DT, SPAN, [3.0], r"3\.0 in at= lies outside \[0, 2.4\]"),
+        (DT, None, [0.1], r"0\.1 in at= lies outside \[0.2, 2\]"),
+        (DT, SPAN, [0.5 + 1e-8], "points would be needed .* leave times that close out of at="),
         (DT, SPAN, [np.nan], "nan"),
     ],
 )
-def test_bad_grids_are_refused(dt, span, at, message):
+def test_bad_grids_are_refused(dt, span, at, message, as_a_user):
     with pytest.raises(ValueError, match=message):
         exact_smoother(MODELS["ou"], simulated("ou"), dt, span, at=at)
+
+
+@pytest.mark.parametrize("smoother", [exact_smoother, functools.partial(particle_smoother, key=jax.random.key(0))])
+def test_series_and_models_that_do_not_fit_are_refused(smoother, as_a_user):
+    with pytest.raises(ValueError, match="2 values a time but the model observes 1"):
+        smoother(MODELS["ou"], gv.TimeSeries(TIMES, np.zeros((len(TIMES), 2))), dt=DT)
+    with pytest.raises(ValueError, match=r"series must be a gv\.TimeSeries"):
+        smoother(MODELS["ou"], (TIMES, TIMES), dt=DT)
+    with pytest.raises(ValueError, match=r"model must be a gv\.Model"):
+        smoother(gv.OrnsteinUhlenbeck(1.0), simulated("ou"), dt=DT)
+
+
+@pytest.mark.parametrize("n", [0, 1, -3, 64.5])
+def test_bad_numbers_of_points_are_refused(n, as_a_user):
+    with pytest.raises(ValueError, match=f"n_points must be a whole number ≥ 8.*{n}"):
+        exact_smoother(MODELS["ou"], simulated("ou"), DT, SPAN, n_points=n)
 
 
 def test_bad_test_data_are_refused():
@@ -427,8 +467,8 @@ def test_bad_test_data_are_refused():
 
 def test_a_drift_that_is_not_a_number_is_refused():
     model = gv.Model(lambda x, t: jnp.sqrt(x), 1.0, gv.GaussianState(1.0, 1.0), gv.likelihoods.Gaussian(0.01), dim=1)
-    with pytest.raises(ValueError, match="drift"):
-        exact_smoother(model, simulated("ou"), DT, SPAN, n_points=64)
+    with pytest.raises(ValueError, match=r"the drift returned nan at state -\d.* and time 0\.0"):
+        exact_smoother(model, simulated("ou"), DT, SPAN)
 
 
 # --- the authors' data

@@ -5,7 +5,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import scipy.stats
@@ -400,15 +399,6 @@ def test_table_1_gaussian_process_regression_on_the_ornstein_uhlenbeck_folds(dat
 
 
 # Bad input
-
-
-@pytest.fixture
-def as_a_user():
-    """Without the run-time checks of annotations that other tests switch on: a user has none, only these messages."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 SERIES = gv.TimeSeries([0.0, 1.0, 2.0], [0.1, 0.4, 0.2])

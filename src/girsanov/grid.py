@@ -8,6 +8,7 @@ from girsanov.series import TimeSeries
 
 # Two times closer than this fraction of the step are one: rounding of the same number, never a moved observation.
 _SAME = 1e-6
+ROUNDING = 1e-9  # relative error up to which two times written differently are the same
 
 
 class Grid(NamedTuple):
@@ -39,14 +40,22 @@ def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None
     return Grid(times, np.searchsorted(times, obs), len(nodes) + len(obs))
 
 
-def grid_with(series: TimeSeries, dt: float, span: Any, at: Any) -> Grid:
-    """The regular grid with further nodes at the times `at`."""
+def grid_with(series: TimeSeries, dt: float | None, span: Any, at: Any) -> Grid:
+    """The regular grid with further nodes at the times `at`, which lie inside its span."""
+    if dt is None:
+        raise ValueError("give dt=, the step of the time grid")
     if at is None:
-        return regular_grid(series, dt, span)
-    extra = np.setdiff1d(np.atleast_1d(np.asarray(at, dtype=np.float64)), series.times)
-    times = np.concatenate([series.times, extra])
-    order = np.argsort(times)
-    grid = regular_grid(TimeSeries(times[order], np.zeros(len(times))), dt, span)
+        return regular_grid(series, float(dt), span)
+    t0, t1 = _span(series, span)
+    further = np.unique(np.asarray(at, dtype=np.float64))
+    outside = ~((further >= t0) & (further <= t1))
+    if outside.any():
+        i = int(np.argmax(outside))
+        raise ValueError(f"{float(further[i])!r} in at= lies outside [{t0:g}, {t1:g}]; give a span= that contains it")
+    slack = ROUNDING * max(1.0, abs(t0), abs(t1))
+    further = further[_nearest(series.times, further)[1] > slack]
+    times = np.union1d(series.times, further[np.diff(further, prepend=-np.inf) > slack])
+    grid = regular_grid(TimeSeries(times, np.zeros(len(times))), float(dt), (t0, t1))
     return Grid(grid.times, np.searchsorted(grid.times, series.times), grid.capacity)
 
 

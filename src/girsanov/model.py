@@ -12,6 +12,7 @@ from jaxtyping import Float
 from girsanov._precision import float64, parameter
 from girsanov._types import Array
 from girsanov.likelihoods import Gaussian, Likelihood, check_covariance
+from girsanov.series import TimeSeries
 
 
 class GaussianState(eqx.Module):
@@ -195,3 +196,17 @@ def _check_drift_shape(drift: Callable, d: int) -> None:
     shape = getattr(out, "shape", None)
     if shape != (d,):
         raise ValueError(f"the drift must return an array of shape ({d},) for a state of shape ({d},), got {shape}")
+
+
+def check_inputs(model: Any, series: Any) -> None:
+    """The model and the series fit together."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a gv.Model, got {type(model).__name__}")
+    if not isinstance(series, TimeSeries):
+        raise ValueError(f"series must be a gv.TimeSeries(times, values), got {type(series).__name__}")
+    if series.dim != model.data_dim:
+        raise ValueError(
+            f"the series has {series.dim} values a time but the model observes {model.data_dim}; "
+            f"give emission= a matrix of shape ({series.dim}, {model.dim})"
+        )
+    model.likelihood.check(series.values, series.observed)

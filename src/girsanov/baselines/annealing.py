@@ -21,7 +21,7 @@ from girsanov.baselines.particle_filter import conditional_sweep
 from girsanov.baselines.particle_smoother import ParticlePosterior, draw, resampling_nodes
 from girsanov.baselines.proposals import Bootstrap
 from girsanov.grid import grid_with
-from girsanov.model import Model
+from girsanov.model import Model, check_inputs
 from girsanov.path_model import PathModel, path_model
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
@@ -94,6 +94,7 @@ def annealed_importance_sampling(
     for name, value in (("steps", steps), ("runs", runs), ("sweeps", sweeps)):
         if int(value) != value or value < 1:
             raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
+    check_inputs(model, series)
     grid = grid_with(series, dt, span, None)
     path, resample = path_model(model, series, grid), resampling_nodes(grid, particles)
     start_key, climb_key, sample_key = jax.random.split(key, 3)

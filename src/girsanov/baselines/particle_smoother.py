@@ -13,7 +13,7 @@ from girsanov.baselines.particle_filter import conditional_sweep, particle_filte
 from girsanov.baselines.proposals import Bootstrap, Guided, Proposal, guide
 from girsanov.estimate import Marginals, PathEstimate
 from girsanov.grid import Grid, grid_with
-from girsanov.model import Model
+from girsanov.model import Model, check_inputs
 from girsanov.path_model import PathModel, path_model
 from girsanov.posterior import Posterior
 from girsanov.progress import reporter
@@ -194,6 +194,7 @@ def particle_smoother(
             raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
     if int(burn_in) != burn_in or burn_in < 0 or int(evidence_runs) != evidence_runs or evidence_runs < 0:
         raise ValueError("burn_in and evidence_runs must be whole numbers ≥ 0")
+    check_inputs(model, series)
     grid, proposal = _set_up(model, series, dt, span, guided, at)
     path = path_model(model, series, grid)
     resample = resampling_nodes(grid, particles)

@@ -22,7 +22,7 @@ from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown, with_limits
 from girsanov.inference.objective import Problem, compose, starting_sites
 from girsanov.inference.status import Status
-from girsanov.model import Model
+from girsanov.model import Model, check_inputs
 from girsanov.posterior import History, Posterior
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
@@ -105,20 +105,6 @@ def check_method(method: Any, **limits: Any) -> Method:
     if not isinstance(method, Method):
         raise ValueError(f"method must be gv.CVIDP(...) or gv.VDP(...), got {method!r}")
     return with_limits(method, **limits)
-
-
-def check_inputs(model: Any, series: Any) -> None:
-    """The model and the series fit together."""
-    if not isinstance(model, Model):
-        raise ValueError(f"model must be a gv.Model, got {type(model).__name__}")
-    if not isinstance(series, TimeSeries):
-        raise ValueError(f"series must be a gv.TimeSeries(times, values), got {type(series).__name__}")
-    if series.dim != model.data_dim:
-        raise ValueError(
-            f"the series has {series.dim} values a time but the model observes {model.data_dim}; "
-            f"give emission= a matrix of shape ({series.dim}, {model.dim})"
-        )
-    model.likelihood.check(series.values, series.observed)
 
 
 def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:

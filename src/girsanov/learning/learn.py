@@ -17,7 +17,6 @@ from girsanov.fit import Fit, FitHistory
 from girsanov.grid import Grid
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.infer import (
-    check_inputs,
     check_method,
     explain_bad_start,
     make_grid,
@@ -39,7 +38,7 @@ from girsanov.learning.objectives import (
 )
 from girsanov.learning.optimise import Maximum, check_optimiser, maximise
 from girsanov.learning.parameters import Parameter, Spec, constrain, free_part, insert, make_spec, split, to_vector
-from girsanov.model import Model
+from girsanov.model import Model, check_inputs
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
 from girsanov.sites import Sites
