@@ -1,7 +1,9 @@
 """What several test modules need: comparisons, random chains, and dense Gaussians written in NumPy."""
 
+import contextlib
 from typing import Any
 
+import jax
 import numpy as np
 from tolerances import TOLERANCES
 
@@ -83,3 +85,29 @@ def condition(
     e = data - big @ mean
     evidence = -0.5 * (e @ np.linalg.solve(V, e) + np.linalg.slogdet(2 * np.pi * V)[1])
     return mean + gain @ e, cov - gain @ big @ cov, float(evidence)
+
+
+@contextlib.contextmanager
+def count_compilations():
+    """How many programs the compiler made inside the block."""
+    made = []
+
+    def listen(event: str, seconds: float, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            made.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield made
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def assert_compiles_once(first, *others):
+    with count_compilations() as made:
+        first()
+    assert len(made) > 0, "the counter does not count"
+    for other in others:
+        with count_compilations() as made:
+            other()
+        assert len(made) == 0

@@ -6,12 +6,14 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.linalg
-from support import assert_close, condition, split_dense
+from support import assert_close, assert_compiles_once, condition, split_dense
 from tolerances import TOLERANCES
 
 import girsanov as gv
 from girsanov._precision import float64
+from girsanov.chain.matrix_functions import linear_transition
 from girsanov.experiments.data import inference_model, load_fold
 from girsanov.grid import regular_grid
 from girsanov.inference.infer import make_posterior, run_history
@@ -172,6 +174,31 @@ def test_the_paper_s_ou_folds_are_gaussian_process_regression(data_dir, dt):
         assert_close(post.cov[:, 0, 0], var, "identity", f"variance of fold {i}")
 
 
+def test_transitions_of_a_drift_that_turns_within_the_interval():
+    """Against an ODE solver: of fifth order over one interval, where a constant drift would leave an error of third."""
+    rng = np.random.default_rng(4)
+    A0, A1, Q = rng.normal(size=(2, 2)), rng.normal(size=(2, 2)), np.array(FULL_Q)
+    b0, b1 = rng.normal(size=2), rng.normal(size=2)
+
+    def solved(h):
+        def rates(t, y):
+            Phi, c, S = y[:4].reshape(2, 2), y[4:6], y[6:].reshape(2, 2)
+            A, b = A0 + t * (A1 - A0), b0 + t * (b1 - b0)  # over an interval of length one
+            return np.concatenate([(A @ Phi).ravel(), A @ c + b, (A @ S + S @ A.T + Q).ravel()])
+
+        start = np.concatenate([np.eye(2).ravel(), np.zeros(6)])
+        return scipy.integrate.solve_ivp(rates, (0.0, h), start, rtol=1e-12, atol=1e-13).y[:, -1]
+
+    def magnus(h):
+        end = lambda a, b: (a[..., None], (a + h * (b - a))[..., None])  # noqa: E731
+        with jax.enable_x64(True):
+            out = linear_transition(end(A0, A1), end(b0, b1), Q, np.array([h]))
+            return np.concatenate([np.asarray(a)[..., 0].ravel() for a in out])
+
+    errors = [np.abs(magnus(h) - solved(h)).max() for h in (0.4, 0.2, 0.1)]
+    assert observed_order((0.4, 0.2, 0.1), errors) >= 5.0 - TOLERANCES["order"], errors
+
+
 # --- other drifts: orders of convergence, and the limit
 
 
@@ -186,22 +213,12 @@ MODELS = {
     "double_well": sharp(gv.DoubleWell(4.0, 1.0), 1.0),
     "van_der_pol": sharp(gv.VanDerPol(5.0, 2.0), np.ones(2), variance=0.01),
 }
-# Steps to observe the order over, and the two whose extrapolation is the limit. On the double well the bound's error
-# is not monotone above dt = 0.01, where terms of higher order still count: its order shows from there on.
-STEPS = {
-    "sine": (0.04, 0.02, 0.01, 0.005),
-    "double_well": (0.01, 0.005, 0.0025),
-    "van_der_pol": (0.04, 0.02, 0.01, 0.005),
-}
-FINE = {"sine": (0.0025, 0.00125), "double_well": (0.00125, 0.000625), "van_der_pol": (0.0025, 0.00125)}
+STEPS = (0.04, 0.02, 0.01, 0.005)
+FINE = (0.0025, 0.00125)  # their extrapolation is the limit
 ORDER = {"sine": 2.0 - TOLERANCES["order"], "double_well": 1.5, "van_der_pol": 2.0 - TOLERANCES["order"]}
 CASES = [
-    ("sine", 0),
-    ("sine", 1),
-    ("double_well", 0),
-    ("double_well", 1),
-    pytest.param("van_der_pol", 0, marks=pytest.mark.slow),
-    pytest.param("van_der_pol", 1, marks=pytest.mark.slow),
+    *((name, seed) for name in ("sine", "double_well") for seed in (0, 1, 2)),
+    *(pytest.param("van_der_pol", seed, marks=pytest.mark.slow) for seed in (0, 1, 2)),
 ]
 QUANTITIES = ("elbo", "mean", "std")
 
@@ -223,7 +240,7 @@ def answers(name: str, seed: int, time: Time, dt: float):
 
 def limit(name, seed, quantity):
     """Second-order extrapolation from the two finest grids."""
-    coarse, fine = (answers(name, seed, "continuous", dt)[quantity] for dt in FINE[name])
+    coarse, fine = (answers(name, seed, "continuous", dt)[quantity] for dt in FINE)
     return (4.0 * fine - coarse) / 3.0
 
 
@@ -238,8 +255,8 @@ def observed_order(steps, errors):
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_order_of_convergence(name, seed, quantity):
-    errors = [error(name, seed, quantity, "continuous", dt) for dt in STEPS[name]]
-    assert observed_order(STEPS[name], errors) >= ORDER[name], errors
+    errors = [error(name, seed, quantity, "continuous", dt) for dt in STEPS]
+    assert observed_order(STEPS, errors) >= ORDER[name], errors
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
@@ -254,7 +271,7 @@ def test_limit_is_that_of_the_discrete_version(name, seed, quantity):
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
-@pytest.mark.parametrize(("name", "seed"), [("sine", 0), ("sine", 2), ("double_well", 0), ("double_well", 1)])
+@pytest.mark.parametrize(("name", "seed"), CASES)
 def test_closer_to_the_limit_than_the_discrete_version_on_a_finer_grid(name, seed, quantity):
     continuous = error(name, seed, quantity, "continuous", 0.02)
     discrete = error(name, seed, quantity, "discrete", 0.005)
@@ -266,8 +283,8 @@ def test_closer_to_the_limit_than_the_discrete_version_on_a_finer_grid(name, see
 @pytest.mark.parametrize("process", ["sine", "double_well", "van_der_pol"])
 def test_orders_on_the_paper_s_folds(data_dir, process):
     fold = load_fold(data_dir, process, 1)
-    model, steps = inference_model(process, fold), (0.04, 0.02, 0.01, 0.005)
-    grids: dict[Time, tuple[float, ...]] = {"continuous": (*steps, 0.0025, 0.00125), "discrete": (0.005,)}
+    model = inference_model(process, fold)
+    grids: dict[Time, tuple[float, ...]] = {"continuous": (*STEPS, *FINE), "discrete": (0.005,)}
     posts = {
         (time, dt): gv.infer(model, fold.train, dt, fold.span, method=gv.CVIDP(time=time, tolerance=1e-10))
         for time, dts in grids.items()
@@ -280,17 +297,15 @@ def test_orders_on_the_paper_s_folds(data_dir, process):
             node = np.searchsorted(post.times, common - 1e-9)
             found[run] = np.array(post.elbo) if quantity == "elbo" else getattr(post, quantity)[node]
         end = (4.0 * found["continuous", 0.00125] - found["continuous", 0.0025]) / 3.0
-        errors = [np.abs(found["continuous", dt] - end).max() for dt in steps]
-        assert observed_order(steps, errors) >= ORDER[process], f"{quantity}: {errors}"
-        if process != "van_der_pol":
-            assert errors[1] < np.abs(found["discrete", 0.005] - end).max(), quantity
+        errors = [np.abs(found["continuous", dt] - end).max() for dt in STEPS]
+        assert observed_order(STEPS, errors) >= ORDER[process], f"{quantity}: {errors}"
+        assert errors[1] < np.abs(found["discrete", 0.005] - end).max(), quantity
 
 
 # --- safeguards
 
 
 LONG_SPAN, LONG_TIMES = (0.0, 4.8), np.array([0.4, 1.04, 2.4, 4.0])
-STATUSES = ("converged", "stalled", "max_iterations")
 
 
 def assert_is_a_density(post):
@@ -307,7 +322,7 @@ def test_long_steps_on_a_double_well_are_safeguarded(seed):
     model = MODELS["double_well"]
     series = gv.simulate(model, LONG_TIMES, key=jax.random.key(seed), start=0.0, dt=1e-3).series
     post = solve(model, series, 0.08, LONG_SPAN, tolerance=1e-6)
-    assert post.status in STATUSES
+    assert post.converged
     assert_is_a_density(post)
     broken = solve(model, series, 0.08, LONG_SPAN, tolerance=1e-6, rho=1.0, safeguard=False)
     assert broken.status == "not_a_density"
@@ -326,7 +341,7 @@ def test_long_steps_on_the_paper_s_double_well_folds(data_dir):
             gv.infer(model, fold.train, 0.08, fold.span, method=method)
             for method in (gv.CVIDP(time="continuous"), gv.CVIDP(time="continuous", rho=1.0, safeguard=False))
         )
-        assert post.status in STATUSES, f"fold {i}"
+        assert post.converged, f"fold {i}"
         assert_is_a_density(post)
         assert broken.status == "not_a_density", f"fold {i}"
         assert post.elbo > broken.elbo, f"fold {i}"
@@ -385,6 +400,12 @@ def test_marginals_between_nodes_join_those_at_the_nodes():
         near = post.marginals(at)
         assert_close(near.mean, post.mean[node], "integral", "mean")
         assert_close(near.cov, post.cov[node], "integral", "cov")
+
+
+def test_marginals_at_other_times_do_not_compile_again():
+    problem = LINEAR["two states"]
+    post = solve(problem.model, problem.series, 0.08, SPAN)
+    assert_compiles_once(lambda: post.marginals([0.13, 0.57]), lambda: post.marginals([0.21, 0.93]))
 
 
 def test_started_from_its_own_solution():

@@ -1,6 +1,5 @@
 """The inference loop: converged values, safeguards, stopping rules, and what is compiled."""
 
-import contextlib
 import json
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import assert_close
+from support import assert_close, assert_compiles_once
 from tolerances import TOLERANCES
 
 import girsanov as gv
@@ -236,32 +235,6 @@ def test_answers_are_float64_and_the_user_s_setting_stays():
 
 
 # --- compilation
-
-
-@contextlib.contextmanager
-def count_compilations():
-    """How many programs the compiler made inside the block."""
-    made = []
-
-    def listen(event: str, seconds: float, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            made.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield made
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
-def assert_compiles_once(first, *others):
-    with count_compilations() as made:
-        first()
-    assert len(made) > 0, "the counter does not count"
-    for other in others:
-        with count_compilations() as made:
-            other()
-        assert len(made) == 0
 
 
 def test_same_shapes_do_not_compile_again():

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov.chain.matrix_functions import linear_transition
 from girsanov.chain.moments import Moments
@@ -37,11 +38,9 @@ def bridge(
     if not inside.any():
         return out_mean, out_cov
     m, t = m[inside], times[inside]
-    A, b = (np.moveaxis(np.asarray(a)[..., m], -1, 0) for a in (base.A, base.b))
     C = np.moveaxis(np.asarray(q.C)[..., m], -1, 0)
     s, u = t - nodes[m], nodes[m + 1] - t
-    T1, c1, W1 = _transition(A, b, Q, s, time)
-    T2, c2, W2 = _transition(A, b, Q, u, time)
+    (T1, c1, W1), (T2, c2, W2) = (_exact if time == "continuous" else _euler)(base, Q, m, s, u)
     T2W2 = np.swapaxes(T2, 1, 2) @ W2
     P_inv = np.linalg.inv(W1 + T2W2 @ T2)
     G1, G2 = P_inv @ W1 @ T1, P_inv @ T2W2
@@ -53,12 +52,27 @@ def bridge(
     return out_mean, out_cov
 
 
+def _euler(base: Linearisation, Q: np.ndarray, m: np.ndarray, s: np.ndarray, u: np.ndarray) -> tuple[tuple, tuple]:
+    """x₊ | x ~ N(Tx + c, W⁻¹) from the node to the time, over s, and on to the next node, over u: Euler–Maruyama."""
+    A, b = (np.moveaxis(np.asarray(a)[..., m], -1, 0) for a in (base.A, base.b))
+    eye, Q_inv = np.eye(A.shape[-1]), np.linalg.inv(Q)
+    before, after = ((eye + g[:, None, None] * A, g[:, None] * b, Q_inv / g[:, None, None]) for g in (s, u))
+    return before, after
+
+
 @float64
-def _transition(A: np.ndarray, b: np.ndarray, Q: np.ndarray, gap: np.ndarray, time: Time) -> tuple:
-    """x₊ | x ~ N(Tx + c, W⁻¹) over each gap, by Euler–Maruyama or exactly."""
-    if time == "continuous":
-        lanes = linear_transition(jnp.moveaxis(A, 0, -1), jnp.asarray(b.T), jnp.asarray(Q), jnp.asarray(gap))
-        T, c, Sigma = (np.moveaxis(np.asarray(a), -1, 0) for a in lanes)
-        return T, c, np.linalg.inv(Sigma)
-    eye, wide = np.eye(A.shape[-1]), gap[:, None, None]
-    return eye + wide * A, gap[:, None] * b, np.linalg.inv(Q) / wide
+def _exact(base: Linearisation, Q: np.ndarray, m: np.ndarray, s: np.ndarray, u: np.ndarray) -> tuple[tuple, tuple]:
+    """The same for the SDE itself, its drift linear in time between the nodes."""
+    lanes = _exact_lanes(base[m], base[m + 1], Q, s, u)
+    before, after = (tuple(np.moveaxis(np.asarray(a), -1, 0) for a in half) for half in lanes)
+    return (*before[:2], np.linalg.inv(before[2])), (*after[:2], np.linalg.inv(after[2]))
+
+
+@compiled
+def _exact_lanes(left: Linearisation, right: Linearisation, Q, s, u):
+    w = s / (s + u)
+    A, b = (1.0 - w) * left.A + w * right.A, (1.0 - w) * left.b + w * right.b
+    return (
+        linear_transition((left.A, A), (left.b, b), jnp.asarray(Q), s),
+        linear_transition((A, right.A), (b, right.b), jnp.asarray(Q), u),
+    )

@@ -1,6 +1,6 @@
 """The parts of a Gaussian posterior: a linear base process, data sites λ and dense sites Λ, η = η_L + φ(λ) + ψ(Λ)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,10 +17,25 @@ from girsanov.model import Model
 
 
 class Linearisation(eqx.Module):
-    """f_L(x) = A x + b at every time: the drift of the base process p_L."""
+    """f_L(x) = A x + b: the drift of the base process p_L.
+
+    In discrete time one for every step; in continuous time one for every node, and linear in time between them.
+    """
 
     A: Float[Array, "d d M"]
     b: Float[Array, "d M"]
+
+    def __getitem__(self, lanes: Any) -> "Linearisation":
+        return Linearisation(self.A[..., lanes], self.b[..., lanes])
+
+
+LEFT, RIGHT = slice(None, -1), slice(1, None)  # the two ends of every interval, among the nodes
+
+
+def exact_transition(base: Linearisation, Q: Float[Array, "d d"], gaps: Float[Array, " M"]):
+    """Φ, c, Σ of every interval for a base given at the nodes."""
+    A, b = jnp.asarray(base.A), jnp.asarray(base.b)
+    return linear_transition((A[..., LEFT], A[..., RIGHT]), (b[..., LEFT], b[..., RIGHT]), Q, gaps)
 
 
 class DenseSites(eqx.Module):
@@ -59,11 +74,12 @@ def base_chain(
 
     Discrete time: Euler–Maruyama, x₊ | x ~ N(x + Δ(Ax + b), ΔQ). Continuous time: those of the SDE itself.
     """
-    Q, A, b = jnp.asarray(model.diffusion), jnp.asarray(base.A), jnp.asarray(base.b)
+    Q = jnp.asarray(model.diffusion)
     if time == "continuous":
-        T, c, Sigma = linear_transition(A, b, Q, jnp.asarray(gaps))
+        T, c, Sigma = exact_transition(base, Q, jnp.asarray(gaps))
         W = inverse(Sigma)[0]
     else:
+        A, b = jnp.asarray(base.A), jnp.asarray(base.b)
         T, c, W = blocks.eye_like(A) + gaps * A, gaps * b, inverse(Q)[0][:, :, None] / gaps
     initial = model.initial_state()
     precision = inverse(jnp.asarray(initial.cov))[0]

@@ -107,7 +107,7 @@ def guide(post: Posterior) -> Guided:
     W, _ = inverse(Sigma)
     Q_inv = inverse(jnp.asarray(model.diffusion))[0][:, :, None]
     J = W - Q_inv / gaps
-    h = matvec(W, c) - matvec(Q_inv, jnp.asarray(post.target.base.b))
+    h = matvec(W, c) - matvec(Q_inv, jnp.asarray(post.target.base.b[:, : len(gaps)]))
     prior = model.initial_state()
     P_inv = inverse(jnp.asarray(prior.cov))[0]
     J0, h0 = S_inv[..., 0] - P_inv, S_inv[..., 0] @ m[:, 0] - P_inv @ prior.mean

@@ -1,13 +1,15 @@
 """CVI-DP in continuous time: exact transitions of the linear base, instantaneous sites, the bound by Girsanov.
 
-q is a linear base SDE p_B, dx = (A x + b) dt + L dβ with (A, b) constant on each interval, reweighted by sites per
-unit of time with half an interval's weight on either end node, and by data sites. Two linear SDEs with the same
-diffusion mix in closed form: (dP₁)^{1−ρ}(dP₂)^ρ is proportional to the SDE with drift f̄ = (1−ρ)f₁ + ρf₂ reweighted by
-exp(−½ρ(1−ρ)∫‖f₁ − f₂‖²_{Q⁻¹}dt), so a damped step needs instantaneous sites only. The bound is
+q is a linear base SDE p_B, dx = (A x + b) dt + L dβ with (A, b) given at the nodes and linear in time between them,
+reweighted by sites per unit of time with half an interval's weight on either end node, and by data sites. Two linear
+SDEs with the same diffusion mix in closed form: (dP₁)^{1−ρ}(dP₂)^ρ is proportional to the SDE with drift
+f̄ = (1−ρ)f₁ + ρf₂ reweighted by exp(−½ρ(1−ρ)∫‖f₁ − f₂‖²_{Q⁻¹}dt), so a damped step needs instantaneous sites only. The
+bound is
     L = Σ E log p(y|x) − KL(q‖p_B) + ∫ E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²_{Q⁻¹}] dt,   e = f − f_B,
-its second term exact from the chain, the integral by the trapezoidal rule. Next to a sharp observation q's own drift
-f_q is large in a layer narrower than an interval, but the state is confined as much: with f_q taken at the very ends of
-the interval, E[(f_q − f_B)ᵀQ⁻¹e] stays bounded and smooth there.
+its second term exact from the chain, the integral by Simpson's rule. Next to a sharp observation q's own drift f_q is
+large in a layer narrower than an interval, but the state is confined as much: with f_q taken at the very ends of the
+interval, E[(f_q − f_B)ᵀQ⁻¹e] stays bounded and smooth there. At the optimum f_B is the linearised drift at the nodes,
+where the cross term vanishes; between them it does not, which the ends alone would not see.
 """
 
 import equinox as eqx
@@ -26,18 +28,18 @@ from girsanov.inference.expectations import NodeSums, at_nodes, evaluate_drift, 
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, blank_carry, blank_sites, select, settle
 from girsanov.inference.objective import LOG_2PI, Problem, data_expectations, initial_term, starting_sites
 from girsanov.inference.status import Status
-from girsanov.sites import DataSites, DenseSites, Linearisation, base_chain
+from girsanov.sites import LEFT, RIGHT, DataSites, DenseSites, Linearisation, base_chain
 
 # A safeguarded step that moves q outwards, as measured by the decrement, is made smaller; one that moves it far
 # outwards, or out of the densities, is taken back.
 _GROWTH, _DAMPING, _SHRINKAGE = 1.1, 0.7, 0.5
 _FAR = 4.0
-_SLACK = 1.0  # nats that a step may lower the bound, which is known up to the error of the trapezoidal rule
+_SLACK = 1.0  # nats that a step may lower the bound, which is not quite what the sites, trapezoidal, climb
 _SMALLEST = 1e-5
 
 
 class ContinuousSites(eqx.Module):
-    """Base drift of every interval, sites per unit of time at its two ends, and data sites."""
+    """Base drift at every node, sites per unit of time at the two ends of every interval, and data sites."""
 
     base: Linearisation
     left: DenseSites
@@ -61,19 +63,23 @@ def mix(Q_inv: Float[Array, "d d"], old: ContinuousSites, new: ContinuousSites, 
     """The exact geometric mixture of two such processes."""
     dA, db = new.base.A - old.base.A, new.base.b - old.base.b
     Q_dA = matmul(Q_inv[:, :, None], dA)
-    precision = rho * (1.0 - rho) * matmul(transpose(dA), Q_dA)
-    potential = -rho * (1.0 - rho) * matvec(transpose(Q_dA), db)
+    apart = DenseSites(
+        -rho * (1.0 - rho) * matvec(transpose(Q_dA), db), rho * (1.0 - rho) * matmul(transpose(dA), Q_dA)
+    )
 
     def blend(a, b):
         return (1.0 - rho) * a + rho * b
 
-    def dense(a: DenseSites, b: DenseSites) -> DenseSites:
-        return DenseSites(blend(a.potential, b.potential) + potential, blend(a.precision, b.precision) + precision)
+    def dense(a: DenseSites, b: DenseSites, end: slice) -> DenseSites:
+        return DenseSites(
+            blend(a.potential, b.potential) + apart.potential[..., end],
+            blend(a.precision, b.precision) + apart.precision[..., end],
+        )
 
     return ContinuousSites(
         Linearisation(blend(old.base.A, new.base.A), blend(old.base.b, new.base.b)),
-        dense(old.left, new.left),
-        dense(old.right, new.right),
+        dense(old.left, new.left, LEFT),
+        dense(old.right, new.right, RIGHT),
         DataSites(blend(old.data.potential, new.data.potential), blend(old.data.precision, new.data.precision)),
     )
 
@@ -113,38 +119,87 @@ def _linearised(end: _End) -> Linearisation:
     return Linearisation(A, end.sums.F0 - matvec(A, end.m))
 
 
-def own_drifts(problem: Problem, base: Linearisation, q: Moments) -> tuple[Linearisation, Linearisation]:
-    """q's drift at the two ends of every interval, f_q = f_B + Q(h_b − J_b x), (h_b, J_b) the message from later on.
+def _joined(left: Linearisation, right: Linearisation, inside: Bool[Array, " N"]) -> Linearisation:
+    """The linearisations at all nodes, from those at either end of every interval."""
+    A, b = jnp.concatenate([left.A, right.A[..., -1:]], -1), jnp.concatenate([left.b, right.b[..., -1:]], -1)
+    return Linearisation(jnp.where(inside, A, 0.0), jnp.where(inside, b, 0.0))
 
-    q(x₊ | x) ∝ N(x₊; Φx + c, Σ) exp(h₊ᵀx₊ − ½x₊ᵀJ₊x₊) has covariance Σ_q = S₊ − C S⁻¹Cᵀ and mean m₊ + C S⁻¹(x − m);
-    hence at the right end J₊ = Σ_q⁻¹ − Σ⁻¹, h₊ = Σ_q⁻¹r − Σ⁻¹c with r = m₊ − C S⁻¹m, and carried back to the left end
-    J = Φᵀ(Σ⁻¹ − Σ⁻¹Σ_qΣ⁻¹)Φ, h = ΦᵀΣ⁻¹(r − c).
-    """
-    valid = problem.in_chain[1:]
-    Q = jnp.asarray(problem.model.diffusion)
-    Phi, c, Sigma = linear_transition(base.A, base.b, Q, problem.gaps)
-    W, _ = inverse(Sigma)
-    T = matmul(q.C, inverse(q.S[..., :-1])[0])
-    Sigma_q = blocks.symmetrise(q.S[..., 1:] - matmul(T, transpose(q.C)))
-    W_q, _ = inverse(Sigma_q)
-    r = q.m[:, 1:] - matvec(T, q.m[:, :-1])
-    right_J, right_h = W_q - W, matvec(W_q, r) - matvec(W, c)
-    WPhi = matmul(W, Phi)
-    left_J = matmul(transpose(Phi), WPhi) - matmul(transpose(WPhi), matmul(Sigma_q, WPhi))
-    left_h = matvec(transpose(WPhi), r - c)
 
-    def drift(J, h):
-        A, b = base.A - matmul(Q[:, :, None], J), base.b + matvec(Q[:, :, None], h)
+def at_all_nodes(base: Linearisation) -> Linearisation:
+    """A base given for every step as one given at every node, the last step's also at its end."""
+    A, b = base.A, base.b
+    if A.shape[-1] == 0:
+        return Linearisation(jnp.zeros((*A.shape[:-1], 1)), jnp.zeros((*b.shape[:-1], 1)))
+    return Linearisation(jnp.concatenate([A, A[..., -1:]], -1), jnp.concatenate([b, b[..., -1:]], -1))
+
+
+class _Message(eqx.Module):
+    """exp(hᵀx − ½xᵀJx): what is known from later on, in units of the base process."""
+
+    h: Float[Array, "d M"]
+    J: Float[Array, "d d M"]
+
+    def drift(self, base: Linearisation, Q: Float[Array, "d d"], valid: Bool[Array, " M"]) -> Linearisation:
+        """q's own drift, f_q = f_B + Q(h − Jx)."""
+        A, b = base.A - matmul(Q[:, :, None], self.J), base.b + matvec(Q[:, :, None], self.h)
         return Linearisation(jnp.where(valid, A, 0.0), jnp.where(valid, b, 0.0))
 
-    return drift(left_J, left_h), drift(right_J, right_h)
+    def back(self, Phi, c, Sigma) -> "_Message":
+        """The same before a transition N(x₊; Φx + c, Σ)."""
+        W, _ = inverse(Sigma)
+        Sigma_q, _ = inverse(W + self.J)
+        r = matvec(Sigma_q, matvec(W, c) + self.h)
+        WPhi = matmul(W, Phi)
+        J = matmul(transpose(Phi), WPhi) - matmul(transpose(WPhi), matmul(Sigma_q, WPhi))
+        return _Message(matvec(transpose(WPhi), r - c), J)
 
 
-def _kl_to_base(problem: Problem, sites: ContinuousSites, smoothed: Smoothed) -> Float[Array, ""]:
+def _last_messages(q: Moments, transition) -> _Message:
+    """At the right end of every interval: q(x₊ | x) ∝ N(x₊; Φx + c, Σ) exp(hᵀx₊ − ½x₊ᵀJx₊) has covariance
+    Σ_q = S₊ − C S⁻¹Cᵀ and mean m₊ + C S⁻¹(x − m), hence J = Σ_q⁻¹ − Σ⁻¹, h = Σ_q⁻¹r − Σ⁻¹c with r = m₊ − C S⁻¹m."""
+    _, c, Sigma = transition
+    W, _ = inverse(Sigma)
+    T = matmul(q.C, inverse(q.S[..., :-1])[0])
+    W_q, _ = inverse(blocks.symmetrise(q.S[..., 1:] - matmul(T, transpose(q.C))))
+    return _Message(matvec(W_q, q.m[:, 1:] - matvec(T, q.m[:, :-1])) - matvec(W, c), W_q - W)
+
+
+def _halfway(base: Linearisation) -> Linearisation:
+    return jax.tree.map(lambda a: 0.5 * (a[..., LEFT] + a[..., RIGHT]), base)
+
+
+def _transitions(base: Linearisation, Q: Float[Array, "d d"], gaps: Float[Array, " M"]) -> list[tuple]:
+    """Φ, c, Σ over every interval, its first half and its second half."""
+    left, middle, right = base[LEFT], _halfway(base), base[RIGHT]
+
+    def stacked(*parts: Linearisation) -> Linearisation:
+        return jax.tree.map(lambda *a: jnp.stack(a, -2), *parts)
+
+    begin, end = stacked(left, left, middle), stacked(right, middle, right)
+    gap = jnp.stack([gaps, 0.5 * gaps, 0.5 * gaps])
+    out = linear_transition((begin.A, end.A), (begin.b, end.b), Q, gap)
+    return [tuple(a[..., i, :] for a in out) for i in range(3)]
+
+
+def _middle(problem: Problem, base: Linearisation, q: Moments, transition: tuple, message: _Message) -> _End:
+    """The middle of every interval: q(x) = ∫ q(x₋) N(x; Φx₋ + c, Σ) exp(hᵀx − ½xᵀJx) dx₋ / Z(x₋)."""
+    Q, valid = jnp.asarray(problem.model.diffusion), problem.in_chain[1:]
+    Phi, c, Sigma = transition
+    W, _ = inverse(Sigma)
+    S_f, _ = inverse(W + message.J)
+    G = matmul(S_f, matmul(W, Phi))
+    m = matvec(G, q.m[:, :-1]) + matvec(S_f, matvec(W, c) + message.h)
+    L = blocks.cholesky(blocks.symmetrise(S_f + matmul(G, matmul(q.S[..., :-1], transpose(G)))))
+    m, L = jnp.where(valid, m, 0.0), jnp.where(valid, L, blocks.eye_like(L))
+    f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, m, L), problem.times[:-1] + 0.5 * problem.gaps)
+    return _end(problem, inverse(Q)[0], m, L, f, message.drift(base, Q, valid))
+
+
+def _kl_to_base(problem: Problem, transition, smoothed: Smoothed) -> Float[Array, ""]:
     """KL(q‖p_B) = −H[q] − E_q log p_B over the nodes; between them the two are the same bridge."""
     q, valid = smoothed.moments, problem.in_chain[1:]
     d = q.m.shape[0]
-    Phi, c, Sigma = linear_transition(sites.base.A, sites.base.b, jnp.asarray(problem.model.diffusion), problem.gaps)
+    Phi, c, Sigma = transition
     W, pivots = inverse(Sigma)
     r = q.m[:, 1:] - matvec(Phi, q.m[:, :-1]) - c
     PhiCt = matmul(Phi, transpose(q.C))
@@ -168,24 +223,28 @@ def evaluate_continuous(problem: Problem, sites: ContinuousSites, engine: Engine
     eta = compose_continuous(problem, sites)
     smoothed = smooth(eta, engine)
     q, valid = smoothed.moments, problem.in_chain[1:]
-    Q_inv, _ = inverse(jnp.asarray(problem.model.diffusion))
+    Q = jnp.asarray(problem.model.diffusion)
+    Q_inv, _ = inverse(Q)
     L = blocks.cholesky(q.S)
     f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, q.m, L), problem.times)
-    q_left, q_right = own_drifts(problem, sites.base, q)
-    left = _end(problem, Q_inv, q.m[:, :-1], L[..., :-1], f[..., :-1], q_left)
-    right = _end(problem, Q_inv, q.m[:, 1:], L[..., 1:], f[..., 1:], q_right)
-    at_left, at_right = _linearised(left), _linearised(right)
-    base = Linearisation(
-        jnp.where(valid, 0.5 * (at_left.A + at_right.A), 0.0), jnp.where(valid, 0.5 * (at_left.b + at_right.b), 0.0)
-    )
+    transition, first_half, second_half = _transitions(sites.base, Q, problem.gaps)
+    last = _last_messages(q, transition)
+    f_left, f_right = last.back(*transition).drift(sites.base[LEFT], Q, valid), last.drift(sites.base[RIGHT], Q, valid)
+    left = _end(problem, Q_inv, q.m[:, :-1], L[..., :-1], f[..., :-1], f_left)
+    right = _end(problem, Q_inv, q.m[:, 1:], L[..., 1:], f[..., 1:], f_right)
+    base_there = _halfway(sites.base)
+    middle = _middle(problem, base_there, q, first_half, last.back(*second_half))
+    base = _joined(_linearised(left), _linearised(right), problem.in_chain)
     data, log_likelihood = data_expectations(problem, q)
-    integral = 0.5 * problem.gaps * (_value(left, Q_inv, sites.base) + _value(right, Q_inv, sites.base))
-    elbo = log_likelihood - _kl_to_base(problem, sites, smoothed) + jnp.where(valid, integral, 0.0).sum()
+    ends = _value(left, Q_inv, sites.base[LEFT]) + _value(right, Q_inv, sites.base[RIGHT])
+    integral = problem.gaps / 6.0 * (ends + 4.0 * _value(middle, Q_inv, base_there))
+    elbo = log_likelihood - _kl_to_base(problem, transition, smoothed) + jnp.where(valid, integral, 0.0).sum()
 
     def masked(s: DenseSites) -> DenseSites:
         return DenseSites(jnp.where(valid, s.potential, 0.0), jnp.where(valid, s.precision, 0.0))
 
-    target = ContinuousSites(base, masked(_site(left, Q_inv, base)), masked(_site(right, Q_inv, base)), data)
+    at_left, at_right = _site(left, Q_inv, base[LEFT]), _site(right, Q_inv, base[RIGHT])
+    target = ContinuousSites(base, masked(at_left), masked(at_right), data)
     return ContinuousTrial(sites, eta, smoothed.ok & jnp.isfinite(elbo), elbo, target, q)
 
 
@@ -199,7 +258,7 @@ class ContinuousCarry(eqx.Module):
 class Continuous(Algorithm):
     """Damped steps by exact mixing, to where the sites are those that the gradient asks for.
 
-    The bound is known up to the error of the trapezoidal rule only: a step may lower it a little, but not much.
+    The sites are trapezoidal, the bound is more accurate: a step may lower it a little, but not much.
     """
 
     rho: Float[Array, ""]
@@ -208,11 +267,11 @@ class Continuous(Algorithm):
 
     def blank_start(self, problem: Problem) -> ContinuousSites:
         blank = blank_sites(problem)
-        return ContinuousSites(blank.base, blank.dense, blank.dense, blank.data)
+        return ContinuousSites(at_all_nodes(blank.base), blank.dense, blank.dense, blank.data)
 
     def begin(self, problem: Problem, start, given) -> ContinuousCarry:
         first = starting_sites(problem)
-        sites = ContinuousSites(first.base, first.dense, first.dense, first.data)
+        sites = ContinuousSites(at_all_nodes(first.base), first.dense, first.dense, first.data)
         sites = select(given, start, sites)
         eta = compose_continuous(problem, sites)
         common = blank_carry(problem, eta, sites)
@@ -244,8 +303,9 @@ class Continuous(Algorithm):
             outwards = decrement > carry.decrement
             rho = jnp.where(first, rho, jnp.minimum(self.rho, jnp.where(outwards, _DAMPING, _GROWTH) * rho))
             rho = jnp.where(accept, rho, _SHRINKAGE * carry.rho)
-            failed = jnp.where(rho < _SMALLEST, int(Status.STALLED), int(Status.RUNNING))
+            failed = int(Status.RUNNING)
         status = jnp.where(accept, at.status, jnp.where(unmoved, int(Status.BAD_START), failed))
+        status = jnp.where((rho < _SMALLEST) & ~converged, int(Status.STALLED), status)
         status = settle(status, iteration, accept, converged, limits)
         eta, elbo, moments, sites, target = select(
             accept,
@@ -255,5 +315,6 @@ class Continuous(Algorithm):
         zero = jax.tree.map(jnp.zeros_like, target.left)
         target = select(look, ContinuousSites(target.base, zero, zero, target.data), target)
         common = Carry(eta, elbo, moments, sites, iteration, status)
-        kept = jnp.where(accept, decrement, carry.decrement)
+        # What is left to go may have grown since the last step: each smaller one is allowed to show more of it.
+        kept = jnp.where(accept, decrement, carry.decrement / _SHRINKAGE)
         return ContinuousCarry(common, target, rho, kept), Record(accept & ~look, elbo, carry.rho, decrement)

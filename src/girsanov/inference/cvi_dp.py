@@ -8,7 +8,7 @@ import numpy as np
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import ENGINES, Engine
 from girsanov.inference.conjugate import Conjugate
-from girsanov.inference.continuous import Continuous, ContinuousSites
+from girsanov.inference.continuous import Continuous, ContinuousSites, at_all_nodes
 from girsanov.inference.levels import coarser_grids, make_problem, prolong
 from girsanov.inference.loop import Algorithm, Run
 from girsanov.inference.method import Method, Start, check_limits, reject_unknown
@@ -104,7 +104,7 @@ class CVIDP(Method):
         if first.status is Status.BAD_START:
             return problem, first, coarse
         sites = first.sites
-        begin = ContinuousSites(sites.base, sites.dense, sites.dense, sites.data)
+        begin = ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
         rho = np.asarray(1.0 if self.rho is None else float(self.rho))
         result = self.run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
         return problem, result, [*coarse, first]

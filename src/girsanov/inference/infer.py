@@ -90,7 +90,7 @@ def make_posterior(
         node=grid.node,
         moments=Moments(trim(q.m, N), trim(q.S, N), trim(q.C, N - 1)),
         natural=NaturalChain(trim(eta.h, N), trim(eta.J, N), trim(eta.K, N - 1)),
-        target=Sites(trim(sites.base, N - 1), trim(dense, N - 1), to_numpy(sites.data)),
+        target=Sites(trim(sites.base, N if continuous else N - 1), trim(dense, N - 1), to_numpy(sites.data)),
         elbo=result.elbo,
         history=history,
         status=result.status.name.lower(),
