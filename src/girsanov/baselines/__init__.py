@@ -13,6 +13,7 @@ from girsanov.baselines.kernels import (
     Sum,
     ornstein_uhlenbeck_kernel,
 )
+from girsanov.baselines.neural_sde import neural_sde
 from girsanov.baselines.optimal_gaussian import optimal_gaussian
 from girsanov.baselines.particle_smoother import particle_smoother
 from girsanov.baselines.sparse_gp import SparseGPPosterior, sparse_gp_regression
@@ -30,6 +31,7 @@ __all__ = [
     "annealed_importance_sampling",
     "exact_smoother",
     "gp_regression",
+    "neural_sde",
     "optimal_gaussian",
     "ornstein_uhlenbeck_kernel",
     "particle_smoother",

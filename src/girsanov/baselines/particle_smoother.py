@@ -4,14 +4,13 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from girsanov._compile import compiled
 from girsanov._precision import float64
+from girsanov.baselines.draws import DrawnPaths
 from girsanov.baselines.particle_filter import conditional_sweep, particle_filter
 from girsanov.baselines.proposals import Bootstrap, Guided, Proposal, guide
-from girsanov.estimate import Marginals, PathEstimate
 from girsanov.grid import Grid, grid_with
 from girsanov.model import Model, check_inputs
 from girsanov.path_model import PathModel, path_model
@@ -25,7 +24,7 @@ _WATCHED = 60  # nodes whose states the diagnostics look at
 
 
 @dataclasses.dataclass(frozen=True)
-class ParticlePosterior(PathEstimate):
+class ParticlePosterior(DrawnPaths):
     """Paths drawn from the posterior of the discretised model.
 
     - samples: (K, N, d), the draws of one chain after those of another.
@@ -56,79 +55,6 @@ class ParticlePosterior(PathEstimate):
         flat = draws.reshape(-1, *draws.shape[2:])
         log_evidence, error = evidence
         return cls(model, series, times, flat, len(draws), log_evidence, error, ess, rhat, moved, seconds)
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self.samples.mean(0)
-
-    @property
-    def cov(self) -> np.ndarray:
-        return _covariance(self.samples, self.samples)
-
-    @property
-    def lag_cov(self) -> np.ndarray:
-        """Cov(x_{m+1}, x_m), (N − 1, d, d)."""
-        return _covariance(self.samples[:, 1:], self.samples[:, :-1])
-
-    def marginals(self, times: Any) -> Marginals:
-        mean, cov = self._conditional(self._inside(times))
-        return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
-
-    def nlpd_values(self, test: TimeSeries) -> np.ndarray:
-        """−log of the mean over the draws of p(y | neighbouring states): the state between them is integrated out."""
-        self._check_test(test)
-        mean, cov = self._conditional(self._inside(test.times))
-        y = np.where(test.observed, test.values, 0.0)
-        return -np.asarray(_log_average(self.model, y, np.array(test.observed), mean, cov))
-
-    def _conditional(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (K, n, d) and covariance (n, d, d) of x(t) given the two nearest other nodes, by the local bridge.
-
-        With x_l before and x_r after it, x_t | x_l, x_r ≈ N((u a + s b)/(s + u), s u/(s + u) Q), a = x_l + s f(x_l) and
-        b = x_r − u f((x_l + x_r)/2). A time that is itself observed, or the first, is taken from the draws as they are.
-        """
-        return _bridge(self.model, self.times, self.series.times, self.samples, t)
-
-
-def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    a, b = a - a.mean(0), b - b.mean(0)
-    return np.einsum("kni,knj->nij", a, b) / len(a)
-
-
-@float64
-def _bridge(model: Model, nodes, observed, samples, t) -> tuple[np.ndarray, np.ndarray]:
-    slack = 1e-9 * max(1.0, abs(float(nodes[-1])))
-    nearest = np.abs(nodes[None] - t[:, None]).argmin(1)
-    on_node = np.abs(nodes[nearest] - t) <= slack
-    seen = np.abs(observed[None] - t[:, None]).min(1) <= slack if len(observed) else np.zeros(len(t), bool)
-    direct = on_node & (seen | (nearest == 0))
-    left = np.where(on_node, nearest - 1, np.searchsorted(nodes, t) - 1).clip(0)
-    right = np.where(on_node, nearest + 1, np.searchsorted(nodes, t))
-    ends = right >= len(nodes)
-    right = np.minimum(right, len(nodes) - 1)
-    s, u = t - nodes[left], nodes[right] - t
-    drift = jax.jit(jax.vmap(jax.vmap(model.drift, in_axes=(0, 0)), in_axes=(0, None)))
-    x_l, x_r = samples[:, left], samples[:, right]
-    a = x_l + s[:, None] * np.asarray(drift(x_l, nodes[left]))
-    b = x_r - u[:, None] * np.asarray(drift(0.5 * (x_l + x_r), t))
-    total = np.where(s + u > 0.0, s + u, 1.0)
-    mean = (u[:, None] * a + s[:, None] * b) / total[:, None]
-    spread = s * u / total
-    mean, spread = np.where(ends[:, None], a, mean), np.where(ends, s, spread)
-    mean = np.where(direct[:, None], samples[:, nearest], mean)
-    return mean, np.where(direct, 0.0, spread)[:, None, None] * np.asarray(model.diffusion)
-
-
-@float64
-def _log_average(model: Model, y, observed, mean, cov) -> np.ndarray:
-    H = np.asarray(model.emission)
-
-    @jax.jit
-    def one(y, observed, mean, cov):
-        values = jax.vmap(lambda z: model.likelihood.log_predictive(y, observed, H @ z, H @ cov @ H.T))(mean)
-        return jax.scipy.special.logsumexp(values) - jnp.log(len(mean))
-
-    return np.array([one(y[i], observed[i], mean[:, i], cov[i]) for i in range(len(y))])
 
 
 @compiled
