@@ -56,6 +56,11 @@ class ParticlePosterior(DrawnPaths):
         log_evidence, error = evidence
         return cls(model, series, times, flat, len(draws), log_evidence, error, ess, rhat, moved, seconds)
 
+    def by_chain(self) -> list["ParticlePosterior"]:
+        """The draws of every chain alone: how far they differ is the Monte Carlo error of anything made of them."""
+        parts = np.split(self.samples, self.chains)
+        return [dataclasses.replace(self, samples=part, chains=1, rhat=float("nan")) for part in parts]
+
 
 @compiled
 def _first_paths(path: PathModel, proposal: Proposal, keys, n: int, resample):

@@ -63,16 +63,17 @@ class Bootstrap(Proposal):
 
 
 class Guided(Proposal):
-    """States move by q's own transitions N(T x + c, Σ_q), and ψ_m is q's message from the present and the future.
+    """States move by the model's own transition, twisted by ψ, and ψ_m is q's message from the present and the future.
 
     q's transition is the linearised model's times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊), hence
-    J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b; at the first node the message is q(x₀)/p(x₀).
+    J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b; at the first node the message is q(x₀)/p(x₀). With the drift itself instead
+    of its linearisation, states move by N(G(x + Δf(x)) + Σ_q h, Σ_q), G = Σ_q(ΔQ)⁻¹.
     """
 
     mean0: Float[Array, " d"]
     root0: Float[Array, "d d"]
-    T: Float[Array, "M d d"]
-    c: Float[Array, "M d"]
+    gain: Float[Array, "M d d"]
+    shift: Float[Array, "M d"]
     root: Float[Array, "M d d"]
     inverse_root: Float[Array, "M d d"]
     h: Float[Array, "N d"]
@@ -84,12 +85,14 @@ class Guided(Proposal):
     def log_initial_weight(self, path, x):
         return path.log_initial(x) - log_normal(x - self.mean0, jnp.linalg.inv(self.root0))
 
+    def _centre(self, path, node, x):
+        return path.moved(node, x) @ self.gain[node].T + self.shift[node]
+
     def propose(self, path, node, x, xi):
-        return x @ self.T[node].T + self.c[node] + xi @ self.root[node].T
+        return self._centre(path, node, x) + xi @ self.root[node].T
 
     def log_weight(self, path, node, x, after):
-        own = log_normal(after - x @ self.T[node].T - self.c[node], self.inverse_root[node])
-        return path.log_step(node, x, after) - own
+        return path.log_step(node, x, after) - log_normal(after - self._centre(path, node, x), self.inverse_root[node])
 
     def log_psi(self, path, node, x, power):
         return x @ self.h[node] - 0.5 * jnp.einsum("ni,ij,nj->n", x, self.J[node], x)
@@ -108,11 +111,12 @@ def guide(post: Posterior) -> Guided:
     Q_inv = inverse(jnp.asarray(model.diffusion))[0][:, :, None]
     J = W - Q_inv / gaps
     h = matvec(W, c) - matvec(Q_inv, jnp.asarray(post.target.base.b[:, : len(gaps)]))
+    gain, shift = matmul(Sigma, Q_inv / gaps), matvec(Sigma, h)
     prior = model.initial_state()
     P_inv = inverse(jnp.asarray(prior.cov))[0]
     J0, h0 = S_inv[..., 0] - P_inv, S_inv[..., 0] @ m[:, 0] - P_inv @ prior.mean
     root = blocks.cholesky(Sigma)
-    by_time = (T, c, root, blocks.inverse_lower(root), h, J)
-    T, c, root, inverse_root, h, J = (jnp.moveaxis(a, -1, 0) for a in by_time)
+    by_time = (gain, shift, root, blocks.inverse_lower(root), h, J)
+    gain, shift, root, inverse_root, h, J = (jnp.moveaxis(a, -1, 0) for a in by_time)
     h, J = jnp.concatenate([h0[None], h]), jnp.concatenate([J0[None], J])
-    return Guided(m[:, 0], jnp.linalg.cholesky(S[..., 0]), T, c, root, inverse_root, h, J)
+    return Guided(m[:, 0], jnp.linalg.cholesky(S[..., 0]), gain, shift, root, inverse_root, h, J)

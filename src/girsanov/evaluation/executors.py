@@ -1,0 +1,164 @@
+"""Where the calls of a sweep run: in this process, in processes of this machine, or on Dask workers.
+
+Every executor takes a function and its calls, arguments by key, and yields a key and what the call returned, in the
+order in which they finish. A call whose process was lost again and again yields `Lost` instead. An exception of the
+function itself ends the sweep.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+Calls = Mapping[str, tuple]
+
+_FRUITLESS = 2  # pools in a row that may die before any call has finished
+_CONNECT = 10.0  # seconds to wait for a scheduler to answer
+# What the numerical libraries read their number of threads from, OpenMP, OpenBLAS, MKL and Accelerate among them.
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+class Lost(NamedTuple):
+    """In place of an answer: the processes that ran the call died."""
+
+    reason: str
+
+
+def in_turn(function: Callable, calls: Calls) -> Iterator[tuple[str, Any]]:
+    """One after the other in this process."""
+    for key, arguments in calls.items():
+        yield key, function(*arguments)
+
+
+def in_processes(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
+    """In processes of this machine; a pool that dies, for want of memory say, is replaced."""
+    left, fruitless = dict(calls), 0
+    while left and fruitless < _FRUITLESS:
+        before = len(left)
+        for key, answer in _one_pool(function, left, workers):
+            del left[key]
+            yield key, answer
+        fruitless = fruitless + 1 if len(left) == before else 0
+        # Calls start in order, so one of the first that are left killed the pool: they go last, the others first.
+        keys = list(left)
+        left = {key: left[key] for key in keys[workers:] + keys[:workers]}
+    for key in left:
+        yield key, Lost(f"the worker processes died {fruitless} times; was there too little memory?")
+
+
+def _one_pool(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
+    """What one pool finishes: everything, or less if a process dies."""
+    from concurrent.futures import as_completed
+
+    from joblib import cpu_count
+    from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
+
+    # A pool of our own rather than joblib's shared one: its processes may have started with other thread limits.
+    limits = thread_limits(max(1, cpu_count() // workers))
+    parent = os.getpid()
+    pool = ProcessPoolExecutor(min(workers, len(calls)), env=limits, initializer=_follow, initargs=(parent,))
+    try:
+        futures: dict[Any, str] = {
+            pool.submit(_call, parent, function, *arguments): key for key, arguments in calls.items()
+        }
+        for future in as_completed(futures):
+            try:
+                answer = future.result()
+            except BrokenProcessPool:
+                continue
+            yield futures[future], answer
+    except BrokenProcessPool:  # it died before everything was submitted
+        return
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+_calling = threading.Lock()
+
+
+def _follow(parent: int) -> None:
+    """In a worker: end the process when its parent is gone, after the call that is running, if one is.
+
+    A pool's processes would otherwise wait for ever for the next call of a parent that was killed.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        with _calling:
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _call(parent: int, function: Callable, *arguments: Any) -> Any:
+    """In a worker: the call, unless the parent is gone and this one was only waiting in the queue."""
+    with _calling:
+        if os.getppid() != parent:
+            os._exit(1)
+        return function(*arguments)
+
+
+def on_scheduler(function: Callable, calls: Calls, address: str) -> Iterator[tuple[str, Any]]:
+    """On the workers of a Dask scheduler that is running already."""
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=_CONNECT, set_as_default=False)
+    except OSError as error:
+        raise ValueError(
+            f"no Dask scheduler answers at {address!r} ({error}); start one with `dask scheduler`, and workers with "
+            "`dask worker ADDRESS`"
+        ) from error
+    with client:
+        yield from _submit(client, function, calls)
+
+
+def on_cluster(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
+    """On a Dask cluster of this machine, which lives as long as the sweep."""
+    from distributed import Client, LocalCluster
+
+    with (
+        # Dask's limit of memory would be a share for each core, which is too little where there are fewer workers.
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            memory_limit=None,
+            env=thread_limits(1),
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield from _submit(client, function, calls)
+
+
+def _submit(client: Any, function: Callable, calls: Calls) -> Iterator[tuple[str, Any]]:
+    """Dask gives the calls of a worker that died to others; it gives a call up when it has cost several workers."""
+    from distributed import KilledWorker, as_completed
+
+    futures = [client.submit(function, *args, key=key, pure=False, retries=2) for key, args in calls.items()]
+    for future in as_completed(futures, loop=client.loop):
+        error = future.exception()
+        if error is None:
+            yield future.key, future.result()
+        elif isinstance(error, KilledWorker):
+            yield future.key, Lost(f"Dask gave the task up: {error}")
+        else:
+            raise error
+
+
+def thread_limits(threads: int) -> dict[str, str]:
+    """Environment of one worker among several: with a core each, they must not all start a thread a core.
+
+    XLA reads its flags when JAX is imported, so they have to be there when the process starts.
+    """
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
+    return dict.fromkeys(_THREADS, str(threads)) | {"XLA_FLAGS": flags}

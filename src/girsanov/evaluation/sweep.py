@@ -1,0 +1,127 @@
+"""Sweeps: many tasks, each run once, on one machine or many, and taken up again where they were interrupted."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from girsanov.evaluation import executors
+from girsanov.evaluation.executors import Calls, Lost
+from girsanov.evaluation.tasks import (
+    Result,
+    Task,
+    find_function,
+    parse_result,
+    read_result,
+    record_lost,
+    result_path,
+    run_task,
+    write_result,
+)
+from girsanov.progress import reporter
+
+
+def sweep(
+    tasks: Sequence[Task],
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    cluster: int | None = None,
+    retry_failed: bool = True,
+    progress: bool = True,
+) -> list[Result]:
+    """Run every task that is not done yet and return the results of all, in the order of `tasks`.
+
+    Each result is a file in `out`/tasks, written by the process that ran the task. Call `sweep` again after an
+    interruption: what is done is read, not run. (Should this process be killed, its workers finish the task that they
+    are at, and end.) A task that raises is recorded as failed, with its traceback, and
+    stops no other; the next call runs it again, unless `retry_failed` is off.
+
+    The tasks run in `workers` processes of this machine, as many as there are processors by default, and in this
+    process if that is one. `scheduler="tcp://host:port"` runs them on the workers of a Dask scheduler instead, which
+    must see the folder `out` under the same path and find the tasks' functions; give each of them one thread.
+    `cluster=N` starts N Dask workers on this machine; the calling script then needs an
+    `if __name__ == "__main__":` around its work, as Dask's workers import it.
+    """
+    tasks = list(tasks)
+    _check_tasks(tasks)
+    execute = _executor(workers, scheduler, cluster)
+    folder = str(Path(out).resolve())
+    (Path(folder) / "tasks").mkdir(parents=True, exist_ok=True)
+
+    results: dict[str, Result] = {}
+    for task in tasks:
+        earlier = read_result(task, folder)
+        if earlier is not None and (earlier.status == "done" or not retry_failed):
+            results[_key(task, folder)] = earlier
+    calls = {key: (task, folder) for task in tasks if (key := _key(task, folder)) not in results}
+    with reporter(progress) as say:
+        for key, answer in execute(run_task, calls) if calls else ():
+            results[key] = _received(calls[key][0], folder, answer)
+            if say is not None:
+                say(_summary(results, len(tasks)))
+    return [results[_key(task, folder)] for task in tasks]
+
+
+def load_results(out: str | Path) -> list[Result]:
+    """Every result in the folder of a sweep, sorted by the names of the files; broken files are passed over."""
+    folder = Path(out) / "tasks"
+    if not folder.is_dir():
+        raise ValueError(f"{out} has no folder 'tasks'; give the folder that was `out` of a sweep")
+    results = (parse_result(path) for path in sorted(folder.glob("*.json")))
+    return [result for result in results if result is not None]
+
+
+def _received(task: Task, out: str, answer: Result | Lost) -> Result:
+    if isinstance(answer, Lost):
+        return record_lost(task, out, answer.reason)
+    if read_result(task, out) is None:  # a worker of another machine, which does not share this folder
+        write_result(answer, out)
+    return answer
+
+
+def _key(task: Task, out: str) -> str:
+    """What names a call to the executors. Dask runs one call a key, so that it has to differ between folders."""
+    return str(result_path(task, out))
+
+
+def _summary(results: dict[str, Result], total: int) -> str:
+    failed = sum(result.status == "failed" for result in results.values())
+    return f"sweep, {len(results)} of {total} tasks" + (f", {failed} failed" if failed else "")
+
+
+def _check_tasks(tasks: Sequence[Task]) -> None:
+    seen: dict[tuple[str, str], int] = {}
+    for i, task in enumerate(tasks):
+        if not isinstance(task, Task):
+            raise ValueError(f"tasks[{i}] is a {type(task).__name__}; make it a Task(name, function, settings)")
+        first = seen.setdefault((task.name, task.digest), i)
+        if first != i:
+            raise ValueError(
+                f"tasks[{first}] and tasks[{i}] are the same: name {task.name!r}, {task.function} with "
+                f"{task.settings}; drop one, or give it another name or seed"
+            )
+    for task in {task.function: task for task in tasks}.values():
+        find_function(task)
+
+
+def _executor(
+    workers: int | None, scheduler: str | None, cluster: int | None
+) -> Callable[[Callable, Calls], Iterator[tuple[str, Any]]]:
+    places = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
+    given = [f"{name}={value!r}" for name, value in places.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} exclude each other: tasks run in one place, give only one of them")
+    if scheduler is not None:
+        return partial(executors.on_scheduler, address=scheduler)
+    for name, number in (("workers", workers), ("cluster", cluster)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} is {number}; give a number of processes, at least 1")
+    if cluster is not None:
+        return partial(executors.on_cluster, workers=cluster)
+    if workers is None:
+        from joblib import cpu_count
+
+        workers = cpu_count()
+    return executors.in_turn if workers == 1 else partial(executors.in_processes, workers=workers)

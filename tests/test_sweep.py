@@ -1,0 +1,327 @@
+"""Sweeps: what is done is not run again, whatever is killed in between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from girsanov.evaluation import Result, Task, load_results, sweep
+
+TESTS = Path(__file__).parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS)}
+PATIENCE = 60.0  # seconds until a test gives up waiting
+
+
+def work_tasks(folder: Path, n: int, seconds: float = 0.0) -> list[Task]:
+    log = str(folder / "log")
+    return [
+        Task(f"t{i}", "sweep_tasks:work", {"log": log, "label": f"t{i}", "seconds": seconds + 1e-6 * i})
+        for i in range(n)
+    ]
+
+
+def logged(folder: Path) -> list[tuple[str, str, int]]:
+    """(what, label, process) of every line that the tasks logged."""
+    log = folder / "log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [(what, label, int(pid)) for what, label, pid in (line.split() for line in lines)]
+
+
+def counts(folder: Path, what: str) -> Counter:
+    return Counter(label for w, label, _ in logged(folder) if w == what)
+
+
+def wait_until(condition, process: subprocess.Popen | None = None) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        assert process is None or process.poll() is None, "the process ended early"
+        time.sleep(0.01)
+
+
+def value(result: Result) -> dict:
+    assert result.value is not None, result.error
+    return result.value
+
+
+def files(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "tasks").iterdir())
+
+
+def test_results_in_order_and_resumed(tmp_path):
+    tasks = work_tasks(tmp_path, 4)
+    first = sweep(tasks[:2], tmp_path / "out", workers=1)
+    results = sweep(tasks[::-1], tmp_path / "out", workers=1)
+    assert [r.task.name for r in results] == ["t3", "t2", "t1", "t0"]
+    assert results[2:] == first[::-1]
+    assert all(isinstance(r, Result) and r.status == "done" and r.error is None for r in results)
+    assert set(counts(tmp_path, "start").values()) == {1}
+    assert files(tmp_path / "out") == sorted(f"{t.name}-{t.digest[:12]}.json" for t in tasks)
+    assert load_results(tmp_path / "out") == results[::-1]
+
+
+def test_two_sweeps_at_once(tmp_path):
+    """Both want every task; whoever comes second to one waits for it and reads the result."""
+    tasks = work_tasks(tmp_path, 4, seconds=0.05)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda order: sweep(tasks[::order], tmp_path / "out", workers=1), (1, -1))
+    assert one == other[::-1]
+    assert counts(tmp_path, "start") == {task.name: 1 for task in tasks}
+
+
+def test_record(tmp_path):
+    (result,) = sweep([Task("a", "sweep_tasks:not_finite", {})], tmp_path, workers=1)
+    assert result.value == {"good": 1.0, "bad": None}
+    assert set(result.versions) == {"girsanov", "jax", "numpy", "python"}
+    assert result.seconds >= 0 and result.started.startswith("20")
+    content = json.loads((tmp_path / "tasks" / files(tmp_path)[0]).read_text())
+    assert content["task"] == {"name": "a", "function": "sweep_tasks:not_finite", "settings": {}}
+
+
+def test_failure_is_recorded_and_retried(tmp_path):
+    out, flag = tmp_path / "out", tmp_path / "flag"
+    bad = Task("bad", "sweep_tasks:fail_unless", {"log": str(tmp_path / "log"), "label": "bad", "path": str(flag)})
+    tasks = [bad, *work_tasks(tmp_path, 2)]
+    results = sweep(tasks, out, workers=1)
+    assert [r.status for r in results] == ["failed", "done", "done"]
+    assert results[0].value is None and "RuntimeError: no file for bad" in (results[0].error or "")
+    assert sweep(tasks, out, workers=1, retry_failed=False) == results
+    assert counts(tmp_path, "start")["bad"] == 1
+    flag.touch()
+    assert [r.status for r in sweep(tasks, out, workers=1)] == ["done"] * 3
+    assert counts(tmp_path, "start") == {"bad": 2, "t0": 1, "t1": 1}
+    assert len(files(out)) == 3
+
+
+@pytest.mark.parametrize(
+    "function, message", [("returns_a_set", r"value\['odd'\] is a set"), ("give", "returned a int")]
+)
+def test_value_that_json_cannot_hold(tmp_path, function, message):
+    settings = {"value": 3} if function == "give" else {}
+    (result,) = sweep([Task("a", f"sweep_tasks:{function}", settings)], tmp_path, workers=1)
+    assert result.status == "failed"
+    with pytest.raises(ValueError, match=message):
+        raise ValueError(result.error)
+
+
+@pytest.mark.parametrize("content", ["", '{"schema": 1, "ta', "[]", "{}", '{"schema": 1, "task": 3}', "\x00" * 40])
+def test_broken_file_counts_as_missing(tmp_path, content):
+    (task,) = work_tasks(tmp_path, 1)
+    out = tmp_path / "out"
+    (out / "tasks").mkdir(parents=True)
+    (out / "tasks" / f"{task.name}-{task.digest[:12]}.json").write_text(content)
+    assert load_results(out) == []
+    (result,) = sweep([task], out, workers=1)
+    assert load_results(out) == [result] and result.status == "done"
+
+
+def test_digest():
+    a = Task("a", "m:f", {"rho": 0.5, "inner": {"x": 1, "y": [1, 2]}})
+    b = Task("b", "m:f", {"inner": {"y": (1, 2), "x": 1}, "rho": np.float64(0.5)})
+    assert a.digest == b.digest and a.settings == b.settings and len(a.digest) == 64
+    assert Task("a", "m:g", a.settings).digest != a.digest
+    assert Task("a", "m:f", {"rho": 0.25}).digest != a.digest
+
+
+def test_settings_are_a_copy():
+    settings = {"grid": [1, 2]}
+    task = Task("a", "m:f", settings)
+    settings["grid"].append(3)
+    assert task.settings == {"grid": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "name, function, settings, message",
+    [
+        ("a/b", "m:f", {}, "'a/b'.*letters, digits"),
+        ("..", "m:f", {}, "letter or digit first"),
+        ("", "m:f", {}, "name of a task is ''"),
+        ("a", "m.f", {}, "'m.f'; write 'package.module:function'"),
+        ("a", "m:f:g", {}, "package.module:function"),
+        ("a", "m:f", {"rho": {"low": object()}}, r"settings\['rho'\]\['low'\] is a object"),
+        ("a", "m:f", {"rho": [1.0, float("inf")]}, r"settings\['rho'\]\[1\] is inf"),
+        ("a", "m:f", {"rho": {3: 1}}, r"settings\['rho'\] has the key 3"),
+        ("a", "m:f", [("rho", 1)], "settings must be a dictionary, got list"),
+    ],
+)
+def test_bad_task(as_a_user, name, function, settings, message):
+    with pytest.raises(ValueError, match=message):
+        Task(name, function, settings)
+
+
+@pytest.mark.parametrize(
+    "tasks, options, message",
+    [
+        ([Task("a", "no_such_module:f", {})], {}, "'no_such_module'.* cannot be imported"),
+        ([Task("a", "sweep_tasks:absent", {})], {}, "no function 'absent'"),
+        ([Task("a", "__main__:f", {})], {}, "move it to a module"),
+        ([Task("a", "sweep_tasks:give", {"value": 1})] * 2, {}, r"tasks\[0\] and tasks\[1\] are the same"),
+        ([("a", "sweep_tasks:give", {})], {}, r"tasks\[0\] is a tuple"),
+        ([], {"scheduler": "tcp://127.0.0.1:1", "cluster": 2}, "exclude each other"),
+        ([], {"workers": 2, "cluster": 2}, "workers=2 and cluster=2 exclude"),
+        ([], {"workers": 0}, "workers is 0"),
+        ([], {"cluster": -1}, "cluster is -1"),
+    ],
+)
+def test_bad_sweep(as_a_user, tmp_path, tasks, options, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(tasks, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_load_results_of_another_folder(tmp_path):
+    with pytest.raises(ValueError, match="no folder 'tasks'"):
+        load_results(tmp_path)
+
+
+def test_processes(tmp_path):
+    """Two processes share the tasks, with one thread each where there are two cores; one that dies stops no other."""
+    kill = Task("kill", "sweep_tasks:kill_worker", {"log": str(tmp_path / "log")})
+    tasks = [kill, Task("env", "sweep_tasks:environment", {}), *work_tasks(tmp_path, 5, seconds=0.1)]
+    results = sweep(tasks, tmp_path / "out", workers=2)
+    assert [r.status for r in results] == ["failed"] + ["done"] * 6
+    assert "worker processes died" in (results[0].error or "")
+    assert "--xla_cpu_multi_thread_eigen=false" in value(results[1])["XLA_FLAGS"]
+    assert int(value(results[1])["OMP_NUM_THREADS"]) >= 1
+    assert counts(tmp_path, "end") == {f"t{i}": 1 for i in range(5)}
+    assert os.getpid() not in {pid for _, _, pid in logged(tmp_path)}
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from test_sweep import work_tasks
+from girsanov.evaluation import sweep
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    sweep(work_tasks(folder, 8, seconds=0.4), folder / "out", workers=2)
+"""
+
+
+def test_parent_killed(tmp_path):
+    """Kill the process that started the sweep: what had finished is there, and a second start does the rest."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    parent = subprocess.Popen(command, env=ENVIRONMENT)
+    try:
+        wait_until(lambda: len(counts(tmp_path, "end")) >= 3, parent)
+    finally:
+        parent.kill()
+        parent.wait()
+    finished = load_results(tmp_path / "out")
+    assert 2 <= len(finished) < 8, "killed too late to show anything"
+    before = logged(tmp_path)
+    subprocess.run(command, env=ENVIRONMENT, check=True, timeout=PATIENCE)
+    tasks = work_tasks(tmp_path, 8, seconds=0.4)
+    assert counts(tmp_path, "end") == {task.name: 1 for task in tasks}
+    assert [r.status for r in sweep(tasks, tmp_path / "out", workers=1)] == ["done"] * 8
+    assert counts(tmp_path, "end") == {task.name: 1 for task in tasks}
+    assert len(files(tmp_path / "out")) == 8
+    assert {r.task.name for r in finished} <= {name for name, n in counts(tmp_path, "start").items() if n == 1}
+    orphans = {pid for _, _, pid in before}
+    wait_until(lambda: not any(alive(pid) for pid in orphans))
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def dask(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Popen]]]:
+    """A Dask scheduler and its workers, each a process of its own: the address, and the workers."""
+    where = folder / "scheduler.json"
+    local = ["--scheduler-file", str(where), "--host", "127.0.0.1", "--no-dashboard"]
+    running: list[subprocess.Popen] = []
+
+    def start(program: str, *options: str) -> None:
+        command = [sys.executable, "-m", f"distributed.cli.{program}", *local, *options]
+        running.append(subprocess.Popen(command, env=ENVIRONMENT, cwd=folder, stderr=subprocess.DEVNULL))
+
+    try:
+        start("dask_scheduler", "--port", "0")
+        for _ in range(workers):
+            # Without a nanny the process is the worker itself, and nothing replaces it.
+            start("dask_worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(folder / "scratch"))
+        wait_until(where.exists, running[0])
+        yield json.loads(where.read_text())["address"], running[1:]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def kill_in_the_middle(folder: Path, worker: int) -> None:
+    """Kill the worker when it has completed a task and has just begun another."""
+
+    def in_the_middle() -> bool:
+        mine = [what for what, _, pid in logged(folder) if pid == worker]
+        return mine.count("start") > mine.count("end") > 0
+
+    wait_until(in_the_middle)
+    time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+
+
+def test_dask_worker_killed(tmp_path):
+    """Kill one of two workers in the middle of a task: the other does that task too, and none is completed twice."""
+    tasks = work_tasks(tmp_path, 8, seconds=0.5)
+    with dask(tmp_path, workers=2) as (address, workers):
+        killer = threading.Thread(target=kill_in_the_middle, args=(tmp_path, workers[0].pid))
+        killer.start()
+        results = sweep(tasks, tmp_path / "out", scheduler=address)
+        killer.join(PATIENCE)
+        assert workers[0].wait(PATIENCE) == -signal.SIGKILL
+    names = [task.name for task in tasks]
+    assert [(r.task.name, r.status) for r in results] == [(name, "done") for name in names]
+    assert counts(tmp_path, "end") == dict.fromkeys(names, 1)
+    assert sorted(counts(tmp_path, "start").values()) == [1] * 7 + [2], "no task was interrupted"
+    assert files(tmp_path / "out") == sorted(f"{t.name}-{t.digest[:12]}.json" for t in tasks)
+    assert len({value(r)["pid"] for r in results}) == 2
+    assert sweep(tasks, tmp_path / "out", workers=1) == results
+
+
+def test_dask_cluster(tmp_path):
+    tasks = [Task("env", "sweep_tasks:environment", {}), *work_tasks(tmp_path, 3)]
+    results = sweep(tasks, tmp_path / "out", cluster=1)
+    assert [r.status for r in results] == ["done"] * 4
+    assert "--xla_cpu_multi_thread_eigen=false" in value(results[0])["XLA_FLAGS"]
+    assert value(results[0])["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.slow
+def test_dask_gives_up_a_task_that_kills_its_workers(tmp_path):
+    tasks = [Task("kill", "sweep_tasks:kill_worker", {"log": str(tmp_path / "log")}), *work_tasks(tmp_path, 2)]
+    results = sweep(tasks, tmp_path / "out", cluster=2)
+    assert [r.status for r in results] == ["failed", "done", "done"]
+    assert "Dask gave the task up" in (results[0].error or "")
+    assert load_results(tmp_path / "out") == results
+
+
+def test_no_dask_scheduler(tmp_path, monkeypatch):
+    monkeypatch.setattr("girsanov.evaluation.executors._CONNECT", 0.5)
+    with pytest.raises(ValueError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:1'.*dask scheduler"):
+        sweep(work_tasks(tmp_path, 1), tmp_path / "out", scheduler="tcp://127.0.0.1:1")
+
+
+def test_progress(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("girsanov.progress._AFTER", -1.0)
+    bad = Task("bad", "sweep_tasks:returns_a_set", {})
+    sweep([bad, *work_tasks(tmp_path, 1)], tmp_path / "out", workers=1)
+    assert "sweep, 2 of 2 tasks, 1 failed" in capsys.readouterr().err
+    sweep([bad], tmp_path / "other", workers=1, progress=False)
+    assert capsys.readouterr().err == ""
