@@ -66,8 +66,8 @@ class Guided(Proposal):
     """States move by the model's own transition, twisted by ψ, and ψ_m is q's message from the present and the future.
 
     q's transition is the linearised model's times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊), hence
-    J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b; at the first node the message is q(x₀)/p(x₀). With the drift itself instead
-    of its linearisation, states move by N(G(x + Δf(x)) + Σ_q h, Σ_q), G = Σ_q(ΔQ)⁻¹.
+    J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b; at the first node the message is q(x₀)/p(x₀). With the drift itself
+    instead of its linearisation, states move by N(G(x + Δf(x)) + Σ_q h, Σ_q), G = Σ_q(ΔQ)⁻¹.
     """
 
     mean0: Float[Array, " d"]
