@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from numpyro.distributions import Normal
 
 from girsanov import baselines
 from girsanov.drifts import MLP, Linear, OrnsteinUhlenbeck
@@ -205,6 +206,9 @@ def learn_real(name: str, row: str, fold: RealFold, seed: int, changes: dict | N
     key = jax.random.key(seed)
     drift = MLP(1, int(options["width"]), 1, options["activation"], key=key)
     method = VDP(max_iterations=2000) if row == "vdp_nn" else None
+    if options["prior"] > 0:
+        layers = [f"drift.layers[{i}][{j}]" for i in range(len(drift.layers)) for j in range(2)]
+        common["priors"] = dict.fromkeys(layers, Normal(0.0, float(options["prior"])))
     restarts = int(options["restarts"])
     return learn(real_model(name, drift, changes), fold.train, method=method, restarts=restarts, key=key, **common)
 

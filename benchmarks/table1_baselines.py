@@ -1,0 +1,127 @@
+"""Baseline rows of the paper's Table 1: SMC, optimal Gaussian, GPR, beside the exact smoother and the printed values.
+
+    python benchmarks/table1_baselines.py --data DIR [--dt 0.01] [--particles 100] [--samples 1000]
+
+For scalar states the draws are those of bootstrap particles, and their scores are compared with the exact smoother's in
+units of their own Monte Carlo error. For van der Pol, where the paper's particles did not converge, they are guided by
+CVI-DP; a second table shows what guiding and doubling the particles change there.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import girsanov as gv
+from girsanov.baselines import particle_smoother
+from girsanov.experiments.data import FOLDS, PROCESSES, inference_model, load_fold
+from girsanov.experiments.settings import printed
+from girsanov.experiments.tasks import table1
+
+VDP_SAMPLES = 4000  # draws for van der Pol, whose particles mix more slowly
+
+
+def answers(options: argparse.Namespace, process: str, row: str, samples: int) -> list[dict[str, Any]]:
+    particles = {"particles": options.particles, "samples": samples, "chains": 4, "burn_in": 50}
+    common = {"data": options.data, "process": process, "dt": options.dt, "changes": {}, "particles": particles}
+    return [table1(fold=fold, row=row, **common) for fold in range(FOLDS)]
+
+
+def text(values: list[dict[str, Any]], metric: str) -> str:
+    numbers = np.array([v[metric] for v in values])
+    return f"{numbers.mean():.3f} ± {numbers.std():.3f}"
+
+
+def paper(row: str, process: str) -> str:
+    mean, sd = printed("table1")[row][process]
+    return f"{mean:.3f} ± {sd:.3f}"
+
+
+def deviations(drawn: list[dict[str, Any]], exact: list[dict[str, Any]], before: str) -> str:
+    """Difference of every fold's score from the exact one in Monte Carlo errors: root mean square, and the largest."""
+    z = [(d[f"{before}nlpd"] - e[f"{before}nlpd"]) / d[f"{before}error"] for d, e in zip(drawn, exact, strict=True)]
+    return f"{np.sqrt(np.mean(np.square(z))):.1f} ({np.abs(z).max():.1f})"
+
+
+def baseline_table(options: argparse.Namespace, say: Any) -> Table:
+    table = Table(title=f"Table 1, baselines, dt {options.dt:g}: NLPD, mean ± population sd over five folds")
+    for name in ("process", "row", "NLPD", "exact", "off, in MC errors", "MC error", "paper", "R̂", "seconds"):
+        table.add_column(name, justify="left" if name in ("process", "row") else "right", no_wrap=True)
+    for process in PROCESSES:
+        scalar = process != "van_der_pol"
+        begun = time.perf_counter()
+        drawn = answers(options, process, "particles", options.samples if scalar else VDP_SAMPLES)
+        seconds = time.perf_counter() - begun
+        exact = answers(options, process, "exact", 0) if scalar else []
+        rhat = f"{max(d['rhat'] for d in drawn):.3f}"
+        for row, before, name in (("SMC", "", "smc"), ("optimal Gaussian", "gaussian_", "optimal_gaussian")):
+            truth = [text(exact, f"{before}nlpd"), deviations(drawn, exact, before)] if scalar else ["–", "–"]
+            error = f"{np.mean([d[f'{before}error'] for d in drawn]):.3f}"
+            cells = [text(drawn, f"{before}nlpd"), *truth, error, paper(name, process), rhat, f"{seconds:.0f}"]
+            table.add_row(process, row, *cells)
+        regression = answers(options, process, "gp_regression", 0)
+        table.add_row(process, "GPR", text(regression, "nlpd"), "", "", "", paper("gp_regression", process), "", "")
+        table.add_section()
+        say(f"{process}: {time.perf_counter() - begun:.0f} s")
+    return table
+
+
+def guided_table(options: argparse.Namespace, say: Any) -> Table:
+    """van der Pol, fold 0: bootstrap and guided particles, and twice as many of the latter."""
+    table = Table(title=f"van der Pol, fold 0, dt {options.dt:g}: {VDP_SAMPLES} draws of four chains")
+    for name in ("proposals", "particles", "NLPD", "MC error", "R̂", "ESS", "seconds", "ESS a second", "log evidence"):
+        table.add_column(name, justify="left" if name == "proposals" else "right", no_wrap=True)
+    fold = load_fold(options.data, "van_der_pol", 0)
+    model = inference_model("van_der_pol", fold)
+    post = gv.infer(model, fold.train, dt=options.dt, span=fold.span, progress=False)
+    runs = (("bootstrap", None, 1), ("guided", post, 1), ("guided", post, 2))
+    for label, guided, times in runs:
+        n = times * options.particles
+        draws = particle_smoother(
+            model, fold.train, options.dt, fold.span, key=jax.random.key(1), particles=n, samples=VDP_SAMPLES,
+            guided=guided, progress=False,
+        )  # fmt: skip
+        apart = [c.nlpd(fold.test) for c in draws.by_chain()]
+        error = np.std(apart, ddof=1) / np.sqrt(len(apart))
+        evidence = f"{draws.log_evidence:.2f} ± {draws.standard_error:.2f}"
+        figures = [f"{draws.nlpd(fold.test):.4f}", f"{error:.4f}", f"{draws.rhat:.3f}", f"{draws.ess:.0f}"]
+        table.add_row(label, str(n), *figures, f"{draws.seconds:.0f}", f"{draws.ess / draws.seconds:.2f}", evidence)
+        say(f"van der Pol, {label}, {n} particles: {draws.seconds:.0f} s")
+    return table
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the data sets")
+    parser.add_argument("--dt", type=float, default=0.01, help="step of the grid")
+    parser.add_argument("--particles", type=int, default=100)
+    parser.add_argument("--samples", type=int, default=1000, help="draws of a fold of a scalar process")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parse(argv)
+    try:
+        load_fold(options.data, "ou", 0)
+    except ValueError as error:
+        print(f"table1_baselines: {error}", file=sys.stderr)
+        return 2
+    terminal = Console()
+    console = Console(width=None if terminal.is_terminal else 170)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    for make in (guided_table, baseline_table):
+        console.print(make(options, say))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
