@@ -20,9 +20,10 @@ from rich.table import Table
 import girsanov as gv
 from girsanov.baselines import exact_smoother
 from girsanov.experiments.data import PROCESSES, Fold, inference_model, load_fold
+from girsanov.experiments.settings import experiment
+from girsanov.experiments.tasks import stated_omega
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
-from benchmarks.papers_steps import RHO, omega
 
 _CLOSE = 0.1  # nats
 _ITERATIONS = 1000
@@ -46,9 +47,9 @@ class Trace(NamedTuple):
 
 def methods(process: str, dt: float) -> dict[str, gv.CVIDP | gv.VDP]:
     limit = {"max_iterations": _ITERATIONS}
-    plain = gv.VDP(omega(process, dt), solver="euler", safeguard=False, begin="prior", **limit)
+    plain = gv.VDP(stated_omega(process, dt), solver="euler", safeguard=False, begin="prior", **limit)
     return {
-        "CVI-DP": gv.CVIDP(RHO[process], **limit),
+        "CVI-DP": gv.CVIDP(experiment(process)["inference"]["rho"], **limit),
         "VDP plain": plain,
         "VDP safeguarded": gv.VDP(begin="prior", **limit),
     }

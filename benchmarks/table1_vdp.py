@@ -19,9 +19,9 @@ from rich.table import Table
 
 import girsanov as gv
 from girsanov.experiments.data import FOLDS, PROCESSES, Fold, inference_model, load_fold
+from girsanov.experiments.tasks import stated_omega
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
-from benchmarks.papers_steps import omega
 from benchmarks.table1_cvi import find_printed
 
 
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     for process, folds in data.items():
         for dt in options.dt:
             limit = {"max_iterations": options.iterations}
-            plain = gv.VDP(omega(process, dt), solver="euler", safeguard=False, begin="prior", **limit)
+            plain = gv.VDP(stated_omega(process, dt), solver="euler", safeguard=False, begin="prior", **limit)
             for label, method in (("plain", plain), ("safeguarded", gv.VDP(**limit))):
                 row = run_folds(process, folds, dt, method)
                 table.add_row(*cells(process, dt, label, row, printed.get(f"vdp@{dt:g}", {}).get(process)))

@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -22,18 +22,10 @@ from rich.table import Table
 
 import girsanov as gv
 from girsanov.drifts import Drift
-from girsanov.experiments.data import FOLDS, PROCESSES, Fold, inference_model, load_fold
+from girsanov.experiments.data import FOLDS, PROCESSES, Fold, inference_model, learning_model, load_fold
 
 _EXPLAIN = 0.02
 _FRACTIONS = np.linspace(0.0, 1.0, 11)
-STARTS: dict[str, tuple[Drift, str]] = {
-    "ou": (gv.OrnsteinUhlenbeck(decay=2.5), "drift"),
-    "benes": (gv.Benes(scale=3.0), "drift"),
-    "double_well": (gv.DoubleWell(scale=4.0, well=0.0), "drift.well"),
-    "sine": (gv.Sine(scale=1.0, phase=2.0), "drift.phase"),
-    "sqrt": (gv.SquareRoot(scale=5.0), "drift"),
-    "van_der_pol": (gv.VanDerPol(rate=2.0, damping=2.0), "drift"),
-}
 
 
 class Row(NamedTuple):
@@ -53,17 +45,18 @@ def with_drift(process: str, fold: Fold, drift: Drift) -> gv.Model:
 
 
 def run_folds(process: str, folds: list[Fold], dt: float) -> Row:
-    drift, trainable = STARTS[process]
-    options = {"trainable": trainable, "standard_errors": False, "progress": False}
     begun = time.perf_counter()
-    fits = [gv.learn(with_drift(process, f, drift), f.train, dt=dt, span=f.span, **options) for f in folds]
+    fits = []
+    for fold in folds:
+        model, trainable = learning_model(process, fold)
+        options = {"trainable": trainable, "standard_errors": False, "progress": False}
+        fits.append(gv.learn(model, fold.train, dt=dt, span=fold.span, **options))
     seconds = time.perf_counter() - begun
     return Row(fits, np.array([fit.posterior.nlpd(f.test) for fit, f in zip(fits, folds, strict=True)]), seconds)
 
 
-def between(process: str, row: Row, fraction: float) -> list[Drift]:
+def between(start: Any, row: Row, fraction: float) -> list[Drift]:
     """A drift a fold, this far on the line from the start of learning to its end."""
-    start = STARTS[process][0]
 
     def mix(a, b):
         return (1.0 - fraction) * a + fraction * b
@@ -78,8 +71,9 @@ def between(process: str, row: Row, fraction: float) -> list[Drift]:
 def explain(process: str, folds: list[Fold], dt: float, row: Row, printed: dict) -> str:
     """The printed mean as that of parameters on the way from the start to the maximum, where there are such."""
     nlpd, elbo = [], []
+    start = learning_model(process, folds[0])[0].drift
     for fraction in _FRACTIONS:
-        pairs = list(zip(folds, between(process, row, fraction), strict=True))
+        pairs = list(zip(folds, between(start, row, fraction), strict=True))
         posts = [gv.infer(with_drift(process, f, d), f.train, dt=dt, span=f.span, progress=False) for f, d in pairs]
         nlpd.append([p.nlpd(f.test) for p, (f, _) in zip(posts, pairs, strict=True)])
         elbo.append([p.elbo for p in posts])

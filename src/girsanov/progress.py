@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _AFTER = 2.0  # seconds
+_BETWEEN = 5.0  # seconds between two lines where they are kept, in a file or a pipe
 
 
 @contextmanager
@@ -14,19 +15,18 @@ def reporter(on: bool) -> Iterator[Callable[[str], None] | None]:
     if not on:
         yield None
         return
-    begun, shown = time.perf_counter(), False
+    begun, last = time.perf_counter(), None
 
     def say(text: str) -> None:
-        nonlocal shown
-        elapsed = time.perf_counter() - begun
-        if elapsed > _AFTER:
-            end = "" if sys.stderr.isatty() else "\n"
-            start = "\r\x1b[2K" if sys.stderr.isatty() else ""
+        nonlocal last
+        elapsed, live = time.perf_counter() - begun, sys.stderr.isatty()
+        if elapsed > _AFTER and (live or last is None or elapsed - last > _BETWEEN):
+            start, end = ("\r\x1b[2K", "") if live else ("", "\n")
             print(f"{start}girsanov: {elapsed:.0f} s, {text}", end=end, file=sys.stderr, flush=True)
-            shown = True
+            last = elapsed
 
     try:
         yield say
     finally:
-        if shown and sys.stderr.isatty():
+        if last is not None and sys.stderr.isatty():
             print(file=sys.stderr)

@@ -4,13 +4,13 @@ import csv
 import hashlib
 import json
 import math
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from girsanov._versions import versions
 
 SCHEMA = 1
 
@@ -61,12 +61,6 @@ def write_labelled(path: Path, labels: Mapping[str, Sequence[str]], columns: Map
 def names(stem: str, n: int) -> list[str]:
     """Column names of n coordinates: the stem alone for one, numbered from 1 for more."""
     return [stem] if n == 1 else [f"{stem}{i + 1}" for i in range(n)]
-
-
-def versions() -> dict[str, str]:
-    from girsanov import __version__
-
-    return {"python": platform.python_version(), "girsanov": __version__} | {k: version(k) for k in ("jax", "numpy")}
 
 
 def sha256(path: Path) -> str:

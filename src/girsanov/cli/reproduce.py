@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from girsanov.cli.app import app
@@ -11,6 +12,8 @@ from girsanov.cli.output import console
 
 if TYPE_CHECKING:
     from girsanov.experiments.reproduce import Reproduction
+
+_WIDTH = 160  # of a table in a file or a pipe
 
 
 @app.command()
@@ -61,6 +64,7 @@ def report(out: Annotated[Path, typer.Argument(help="Folder of a reproduction.")
 
 
 def _show(result: "Reproduction") -> None:
+    wide = console if console.is_terminal else Console(width=_WIDTH, highlight=False)
     for comparison in result.comparisons:
         table = Table(title=comparison.title, title_justify="left", title_style="bold")
         table.add_column("")
@@ -73,7 +77,7 @@ def _show(result: "Reproduction") -> None:
                 apart = "" if cell is None or cell.apart is None else f"\n{cell.printed} ({cell.apart:+.2f})"
                 texts.append("" if cell is None else f"{cell}{apart}")
             table.add_row(label, *texts)
-        console.print(table)
+        wide.print(table)
         for note in comparison.notes:
             console.print(f"- {note}", markup=False, soft_wrap=True)
     for failed in result.failed:

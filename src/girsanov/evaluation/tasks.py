@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from girsanov.report import versions as versions_now
+from girsanov._versions import versions as versions_now
 
 SCHEMA = 1
 

@@ -32,7 +32,7 @@ def data_hash(*parts: TimeSeries) -> str:
     return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
 
 
-def stated_omega(process: str, dt: float, changes: dict | None) -> float:
+def stated_omega(process: str, dt: float, changes: dict | None = None) -> float:
     """The paper's step of VDP; between its step sizes of the grid, that of the next finer one it states."""
     stated = {float(k): v for k, v in experiment(process, changes)["inference"]["omega"].items()}
     return stated[max((s for s in stated if s <= dt * (1 + 1e-9)), default=min(stated))]
