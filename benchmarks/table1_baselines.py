@@ -1,15 +1,15 @@
 """Baseline rows of the paper's Table 1: SMC, optimal Gaussian, GPR, beside the exact smoother and the printed values.
 
-    python benchmarks/table1_baselines.py --data DIR [--dt 0.01] [--particles 100] [--samples 1000]
+    python benchmarks/table1_baselines.py --data DIR [--dt 0.01] [--out out/paper]
 
 For scalar states the draws are those of bootstrap particles, and their scores are compared with the exact smoother's in
 units of their own Monte Carlo error. For van der Pol, where the paper's particles did not converge, they are guided by
-CVI-DP; a second table shows what guiding and doubling the particles change there.
+CVI-DP; a second table shows what guiding and doubling the particles change there. The tasks are those of
+`girsanov reproduce table1`, and results that are in the folder already are not made again.
 """
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,26 @@ from rich.table import Table
 
 import girsanov as gv
 from girsanov.baselines import particle_smoother
-from girsanov.experiments.data import FOLDS, PROCESSES, inference_model, load_fold
-from girsanov.experiments.settings import printed
-from girsanov.experiments.tasks import table1
+from girsanov.evaluation import sweep
+from girsanov.experiments.data import inference_model, load_fold
+from girsanov.experiments.plan import PARTICLES, synthetic_tasks
+from girsanov.experiments.settings import PROCESSES, printed
 
 VDP_SAMPLES = 4000  # draws for van der Pol, whose particles mix more slowly
+ROWS = ["particles", "exact", "gp_regression"]
 
 
-def answers(options: argparse.Namespace, process: str, row: str, samples: int) -> list[dict[str, Any]]:
-    particles = {"particles": options.particles, "samples": samples, "chains": 4, "burn_in": 50}
-    common = {"data": options.data, "process": process, "dt": options.dt, "changes": {}, "particles": particles}
-    return [table1(fold=fold, row=row, **common) for fold in range(FOLDS)]
+def answers(options: argparse.Namespace) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Of every process and row, one a fold."""
+    plan = {"data": str(options.data.resolve()), "steps": [options.dt], "processes": list(PROCESSES), "rows": ROWS}
+    tasks = synthetic_tasks("table1", plan | {"particles": PARTICLES, "changes": {}})
+    out: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in sweep(tasks, options.out):
+        if result.value is None:
+            raise ValueError(f"{result.task.name} failed: {result.error}")
+        settings = result.task.settings
+        out.setdefault((settings["process"], settings["row"]), []).append(result.value)
+    return out
 
 
 def text(values: list[dict[str, Any]], metric: str) -> str:
@@ -50,25 +59,21 @@ def deviations(drawn: list[dict[str, Any]], exact: list[dict[str, Any]], before:
 
 
 def baseline_table(options: argparse.Namespace, say: Any) -> Table:
+    found = answers(options)
     table = Table(title=f"Table 1, baselines, dt {options.dt:g}: NLPD, mean ± population sd over five folds")
-    for name in ("process", "row", "NLPD", "exact", "off, in MC errors", "MC error", "paper", "R̂", "seconds"):
+    for name in ("process", "row", "NLPD", "exact", "off, in MC errors", "MC error", "paper", "R̂", "seconds a fold"):
         table.add_column(name, justify="left" if name in ("process", "row") else "right", no_wrap=True)
     for process in PROCESSES:
-        scalar = process != "van_der_pol"
-        begun = time.perf_counter()
-        drawn = answers(options, process, "particles", options.samples if scalar else VDP_SAMPLES)
-        seconds = time.perf_counter() - begun
-        exact = answers(options, process, "exact", 0) if scalar else []
-        rhat = f"{max(d['rhat'] for d in drawn):.3f}"
+        drawn, exact = found[process, "particles"], found.get((process, "exact"), [])
+        rhat, seconds = f"{max(d['rhat'] for d in drawn):.3f}", f"{np.mean([d['seconds'] for d in drawn]):.0f}"
         for row, before, name in (("SMC", "", "smc"), ("optimal Gaussian", "gaussian_", "optimal_gaussian")):
-            truth = [text(exact, f"{before}nlpd"), deviations(drawn, exact, before)] if scalar else ["–", "–"]
+            truth = [text(exact, f"{before}nlpd"), deviations(drawn, exact, before)] if exact else ["–", "–"]
             error = f"{np.mean([d[f'{before}error'] for d in drawn]):.3f}"
-            cells = [text(drawn, f"{before}nlpd"), *truth, error, paper(name, process), rhat, f"{seconds:.0f}"]
+            cells = [text(drawn, f"{before}nlpd"), *truth, error, paper(name, process), rhat, seconds]
             table.add_row(process, row, *cells)
-        regression = answers(options, process, "gp_regression", 0)
-        table.add_row(process, "GPR", text(regression, "nlpd"), "", "", "", paper("gp_regression", process), "", "")
+        regression = text(found[process, "gp_regression"], "nlpd")
+        table.add_row(process, "GPR", regression, "", "", "", paper("gp_regression", process), "", "")
         table.add_section()
-        say(f"{process}: {time.perf_counter() - begun:.0f} s")
     return table
 
 
@@ -82,7 +87,7 @@ def guided_table(options: argparse.Namespace, say: Any) -> Table:
     post = gv.infer(model, fold.train, dt=options.dt, span=fold.span, progress=False)
     runs = (("bootstrap", None, 1), ("guided", post, 1), ("guided", post, 2))
     for label, guided, times in runs:
-        n = times * options.particles
+        n = times * PARTICLES["particles"]
         draws = particle_smoother(
             model, fold.train, options.dt, fold.span, key=jax.random.key(1), particles=n, samples=VDP_SAMPLES,
             guided=guided, progress=False,
@@ -100,8 +105,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the data sets")
     parser.add_argument("--dt", type=float, default=0.01, help="step of the grid")
-    parser.add_argument("--particles", type=int, default=100)
-    parser.add_argument("--samples", type=int, default=1000, help="draws of a fold of a scalar process")
+    parser.add_argument("--out", type=Path, default=Path("out/paper"), help="folder of the results")
     return parser.parse_args(argv)
 
 
@@ -118,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    for make in (guided_table, baseline_table):
+    for make in (baseline_table, guided_table):
         console.print(make(options, say))
     return 0
 

@@ -105,6 +105,7 @@ def particle_smoother(
     burn_in: int = 50,
     thin: int = 1,
     guided: Any = None,
+    trust: float = 0.5,
     evidence_runs: int = 8,
     at: Any = None,
     progress: bool = True,
@@ -113,6 +114,8 @@ def particle_smoother(
 
     - particles: of each sweep; samples: kept draws over all chains, one every `thin` sweeps after `burn_in`.
     - guided: a posterior of the same model, series, dt and span; its transitions propose, the weights stay exact.
+    - trust: the power to which that posterior's messages from later observations are raised, in (0, 1]. A Gaussian
+      posterior is narrower than the truth, and at full trust the weights of paths where it has vanished are unbounded.
     - evidence_runs: particle filters for log p(y) and its error; 0 for none.
     - at: further times to make nodes, such as those of held-out observations (not with `guided`).
     """
@@ -126,7 +129,9 @@ def particle_smoother(
     if int(burn_in) != burn_in or burn_in < 0 or int(evidence_runs) != evidence_runs or evidence_runs < 0:
         raise ValueError("burn_in and evidence_runs must be whole numbers ≥ 0")
     check_inputs(model, series)
-    grid, proposal = _set_up(model, series, dt, span, guided, at)
+    if not 0.0 < trust <= 1.0:
+        raise ValueError(f"trust must be in (0, 1], got {trust!r}")
+    grid, proposal = _set_up(model, series, dt, span, guided, trust, at)
     path = path_model(model, series, grid)
     resample = resampling_nodes(grid, particles)
     start_key, sweep_key, evidence_key = jax.random.split(key, 3)
@@ -152,7 +157,7 @@ def draw(path: PathModel, proposal: Proposal, key, paths, n: int, resample, swee
     return np.concatenate(kept)
 
 
-def _set_up(model, series, dt, span, guided, at) -> tuple[Grid, Proposal]:
+def _set_up(model, series, dt, span, guided, trust, at) -> tuple[Grid, Proposal]:
     grid = grid_with(series, dt, span, at)
     if guided is None:
         return grid, Bootstrap()
@@ -163,12 +168,12 @@ def _set_up(model, series, dt, span, guided, at) -> tuple[Grid, Proposal]:
             f"guided has {len(guided.times)} nodes from {guided.times[0]:g} to {guided.times[-1]:g}, this grid has "
             f"{len(grid.times)} from {grid.times[0]:g} to {grid.times[-1]:g}: infer it with the same dt and span"
         )
-    return grid, _guide(guided)
+    return grid, _guide(guided, float(trust))
 
 
 @float64
-def _guide(post: Posterior) -> Guided:
-    return guide(post)
+def _guide(post: Posterior, trust: float) -> Guided:
+    return guide(post, trust)
 
 
 def _evidence(path, proposal, key, n, resample, runs) -> tuple[float | None, float | None]:

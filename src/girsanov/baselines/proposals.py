@@ -67,7 +67,8 @@ class Guided(Proposal):
 
     q's transition is the linearised model's times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊), hence
     J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b; at the first node the message is q(x₀)/p(x₀). With the drift itself
-    instead of its linearisation, states move by N(G(x + Δf(x)) + Σ_q h, Σ_q), G = Σ_q(ΔQ)⁻¹.
+    instead of its linearisation, states move by N(G(x + Δf(x)) + Σh, Σ), Σ⁻¹ = (ΔQ)⁻¹ + J, G = Σ(ΔQ)⁻¹. The message
+    may be tempered, ψ^τ with τ < 1: q is narrower than the posterior, and p/q is unbounded where ψ vanishes too soon.
     """
 
     mean0: Float[Array, " d"]
@@ -98,8 +99,8 @@ class Guided(Proposal):
         return x @ self.h[node] - 0.5 * jnp.einsum("ni,ij,nj->n", x, self.J[node], x)
 
 
-def guide(post: Posterior) -> Guided:
-    """Proposals from a Gaussian posterior on its own grid."""
+def guide(post: Posterior, trust: float) -> Guided:
+    """Proposals from a Gaussian posterior on its own grid, with its messages to the power `trust`."""
     q, model = post.moments, post.model
     m, S, C = (jnp.asarray(a) for a in (q.m, q.S, q.C))
     gaps = jnp.asarray(post.times[1:] - post.times[:-1])
@@ -109,14 +110,16 @@ def guide(post: Posterior) -> Guided:
     Sigma = blocks.symmetrise(S[..., 1:] - matmul(T, transpose(C)))
     W, _ = inverse(Sigma)
     Q_inv = inverse(jnp.asarray(model.diffusion))[0][:, :, None]
-    J = W - Q_inv / gaps
-    h = matvec(W, c) - matvec(Q_inv, jnp.asarray(post.target.base.b[:, : len(gaps)]))
+    J = trust * (W - Q_inv / gaps)
+    h = trust * (matvec(W, c) - matvec(Q_inv, jnp.asarray(post.target.base.b[:, : len(gaps)])))
+    Sigma, _ = inverse(Q_inv / gaps + J)
     gain, shift = matmul(Sigma, Q_inv / gaps), matvec(Sigma, h)
     prior = model.initial_state()
     P_inv = inverse(jnp.asarray(prior.cov))[0]
-    J0, h0 = S_inv[..., 0] - P_inv, S_inv[..., 0] @ m[:, 0] - P_inv @ prior.mean
+    J0, h0 = trust * (S_inv[..., 0] - P_inv), trust * (S_inv[..., 0] @ m[:, 0] - P_inv @ prior.mean)
+    S0 = jnp.linalg.inv(P_inv + J0)
     root = blocks.cholesky(Sigma)
     by_time = (gain, shift, root, blocks.inverse_lower(root), h, J)
     gain, shift, root, inverse_root, h, J = (jnp.moveaxis(a, -1, 0) for a in by_time)
     h, J = jnp.concatenate([h0[None], h]), jnp.concatenate([J0[None], J])
-    return Guided(m[:, 0], jnp.linalg.cholesky(S[..., 0]), gain, shift, root, inverse_root, h, J)
+    return Guided(S0 @ (P_inv @ prior.mean + h0), jnp.linalg.cholesky(S0), gain, shift, root, inverse_root, h, J)

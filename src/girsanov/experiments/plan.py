@@ -9,7 +9,7 @@ from girsanov.experiments.settings import PROCESSES, experiment, printed
 from girsanov.experiments.tables import Cell, Comparison, make_cell
 
 STEPS = (0.01, 0.005, 0.001)
-PARTICLES = {"particles": 100, "samples": 1000, "chains": 4, "burn_in": 50, "evidence_runs": 8}
+PARTICLES = {"particles": 100, "chains": 4, "burn_in": 50, "evidence_runs": 8}
 _MODULE = "girsanov.experiments.tasks"
 # Rows that do not depend on the step of the grid, or hardly: they are run at the first one only.
 _ONCE = {"table1": ("exact", "particles", "gp_regression"), "table2": ("gp_regression",)}
@@ -43,7 +43,8 @@ def synthetic_tasks(table: str, options: dict[str, Any]) -> list[Task]:
                 settings = {"data": options["data"], "process": process, "fold": fold, "row": row, "dt": dt}
                 settings["changes"] = options["changes"].get(process, {})
                 if row == "particles":
-                    settings["particles"] = options["particles"]
+                    draws = experiment(process, settings["changes"])["inference"]["draws"]
+                    settings["particles"] = {"samples": draws, **options["particles"]}
                 name = f"{table}-{process}-{row}-{dt:g}-{fold}"
                 tasks.append(Task(name, f"{_MODULE}:{table}", settings))
     return tasks
