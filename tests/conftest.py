@@ -6,6 +6,13 @@ Float64 is not switched on here: answers must be float64 in a program that sets 
 import os
 from pathlib import Path
 
+# Most of the time goes into compilation. A program that one worker has made is read by the others, by what tests start
+# in processes of their own, and by the next run. JAX reads this when it is imported.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "programs")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
 import jaxtyping
 import pytest
 from hypothesis import settings

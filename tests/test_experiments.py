@@ -264,8 +264,13 @@ def test_figures_and_the_real_experiments_from_simulated_series(tmp_path):
         "gps": {"simulation.observations": 120, "simulation.end": 6.0, "rows.cvi_dp_nn.restarts": 1,
                 "inference.dt": 0.1},
     }  # fmt: skip
+    options = {"changes": changes, "workers": 1, "progress": False}
     for what in ("finance", "gps"):
-        result = reproduce(what, tmp_path / what, changes=changes, workers=1, progress=False)
+        result = reproduce(what, tmp_path / what, **options)
+        assert not result.failed, result.failed[0].error
+    for what in ("table1", "table2"):
+        small = {"steps": [0.1], "processes": ["sine"], "particles": {"samples": 40, "particles": 20, "burn_in": 5}}
+        result = reproduce(what, tmp_path / what, **small, **options)
         assert not result.failed, result.failed[0].error
     result = reproduce(
         "figures", tmp_path / "figures", changes=changes, steps=[0.05], processes=["ou"], workers=1, progress=False

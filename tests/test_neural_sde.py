@@ -48,6 +48,7 @@ def test_the_bound_of_a_shifted_process_is_known(added):
     assert abs(values.mean() - wanted) < TOLERANCES["standard_errors"] * error
 
 
+@pytest.mark.slow
 def test_a_fit_comes_near_the_best_of_all_drifts():
     """With a linear drift the best posterior drift is linear too, and VDP finds it; both keep the noise of a step."""
     fit = neural_sde(MODEL, SERIES, DT, SPAN, key=jax.random.key(2), iterations=400, width=16, progress=False)

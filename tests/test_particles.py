@@ -45,7 +45,9 @@ def dense(model: gv.Model, series: gv.TimeSeries, times: np.ndarray):
     return *split_dense(mean, cov, 2), evidence
 
 
-@pytest.mark.parametrize(("guided", "trust"), [(False, 0.5), (True, 0.5), (True, 1.0)])
+@pytest.mark.parametrize(
+    ("guided", "trust"), [(False, 0.5), (True, 0.5), pytest.param(True, 1.0, marks=pytest.mark.slow)]
+)
 def test_the_posterior_of_a_linear_model_is_invariant(guided, trust):
     """Means, variances and lag-one covariances within four standard errors, at the chains' effective sample size."""
     model, series = linear_model(), linear_series()
@@ -119,8 +121,10 @@ def test_same_key_same_draws():
     run = lambda key: particle_smoother(  # noqa: E731
         linear_model(), linear_series(), DT, SPAN, key=jax.random.key(key), particles=20, samples=40, progress=False
     )
-    assert np.array_equal(run(1).samples, run(1).samples)
-    assert not np.array_equal(run(1).samples, run(2).samples)
+    first = run(1)
+    assert np.array_equal(first.samples, run(1).samples)
+    assert not np.array_equal(first.samples, run(2).samples)
+    assert np.array_equal(np.concatenate([c.samples for c in first.by_chain()]), first.samples)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +136,7 @@ def test_same_key_same_draws():
         ({"samples": 0}, "n must be a whole number ≥ 1"),
         ({"key": 3}, "key must be a JAX random key"),
         ({"guided": 3}, "guided must be the gv.Posterior"),
+        ({"trust": 0.0}, r"trust must be in \(0, 1\], got 0\.0"),
     ],
 )
 def test_bad_options(options, message):

@@ -1,6 +1,8 @@
 """The authors' data sets, or simulated ones of the same kind, and the models that the paper infers them with."""
 
 import dataclasses
+import functools
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 
 from girsanov import drifts
 from girsanov.drifts import Drift
-from girsanov.evaluation.folds import block_folds, chunk_folds
+from girsanov.evaluation.folds import Split, block_folds, chunk_folds
 from girsanov.experiments.settings import PROCESSES, experiment
 from girsanov.likelihoods import Gaussian
 from girsanov.model import GaussianState, Model
@@ -132,7 +134,7 @@ def load_real(directory: str | Path | None, name: str, fold: int, changes: dict 
     if fold not in range(settings["folds"]):
         raise ValueError(f"fold must be one of 0, …, {settings['folds'] - 1}, got {fold!r}")
     if directory is None:
-        split = (_simulated_finance if name == "finance" else _simulated_gps)(settings)[fold]
+        split = _simulated_real(name, json.dumps(settings))[fold]
         train, test = split.train, split.test
     else:
         path = _find(Path(directory), f"fold {fold} of {name}", (settings["folder"],), f"{fold}_data.npz")
@@ -157,7 +159,13 @@ def _columns(path: Path, part: str) -> TimeSeries:
     return TimeSeries(table[:, 2], table[:, 1])
 
 
-def _simulated_finance(settings: dict[str, Any]):
+@functools.cache
+def _simulated_real(name: str, settings: str) -> list[Split]:
+    """All folds, made once; the settings as JSON, since a dictionary cannot be looked up by."""
+    return (_simulated_finance if name == "finance" else _simulated_gps)(json.loads(settings))
+
+
+def _simulated_finance(settings: dict[str, Any]) -> list[Split]:
     how = settings["simulation"]
     growth, n = float(how["growth"]), int(how["observations"])
     model = real_model("finance", lambda x, t: growth + 0.0 * x)
@@ -165,7 +173,7 @@ def _simulated_finance(settings: dict[str, Any]):
     return block_folds(simulate(model, times, key=jax.random.key(6), dt=0.02).series, settings["folds"])
 
 
-def _simulated_gps(settings: dict[str, Any]):
+def _simulated_gps(settings: dict[str, Any]) -> list[Split]:
     how = settings["simulation"]
     times = np.linspace(0.0, float(how["end"]), int(how["observations"]))
     columns = []
