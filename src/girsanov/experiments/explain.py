@@ -35,15 +35,15 @@ def _particles(cell: Cell, values, exact, before: str = "") -> str:
 
 
 def _vdp(cell: Cell, values, exact) -> str:
-    text = f"run to the end ({_statuses(values)})"
+    text = f"safeguarded steps, {_statuses(values)}"
     if "plain_nlpd" not in values[0]:
-        return text + "; the paper's runs stop when their decayed step makes the change small."
+        return text + "; the paper's runs stop when their decayed step makes the change small, before the maximum."
     plain = np.array([v["plain_nlpd"] for v in values], dtype=float)
     finite = plain[np.isfinite(plain)]
     shown = f"{finite.mean():.3f} ± {finite.std():.3f}" if len(finite) else "no finite score"
     return (
-        f"{text}; the published iteration with the paper's ω gives {shown} ({_statuses(values, 'plain_status')}): the "
-        "printed value is that of a run which stopped before its fixed point."
+        f"{text}; the published iteration with the paper's ω gives {shown} ({_statuses(values, 'plain_status')}). The "
+        "paper states neither its start nor its stopping rule; the printed value is where such a run stopped on its way."
     )
 
 
