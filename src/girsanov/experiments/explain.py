@@ -43,7 +43,7 @@ def _vdp(cell: Cell, values, exact) -> str:
     shown = f"{finite.mean():.3f} ± {finite.std():.3f}" if len(finite) else "no finite score"
     return (
         f"{text}; the published iteration with the paper's ω gives {shown} ({_statuses(values, 'plain_status')}). The "
-        "paper states neither its start nor its stopping rule; the printed value is where such a run stopped on its way."
+        "paper states neither its start nor its stopping rule; the printed value is where such a run stopped."
     )
 
 
