@@ -67,7 +67,16 @@ def _gp(cell: Cell, values, exact) -> str:
     )
 
 
+def _network(cell: Cell, values, exact) -> str:
+    return (
+        f"the network at its highest bound on the training folds ({_statuses(values)}); the paper states neither how "
+        "long its optimiser ran nor the seed of its network."
+    )
+
+
 _SENTENCES = {
+    "cvi_dp_nn": _network,
+    "vdp_nn": _network,
     "particles": _particles,
     "gaussian": lambda cell, values, exact: _particles(cell, values, exact, "gaussian_"),
     "vdp": _vdp,
