@@ -132,6 +132,7 @@ class Separable(eqx.Module):
         return jnp.concatenate([p(x[i : i + 1], t) for i, p in enumerate(self.parts)])
 
 
+@pytest.mark.slow
 def test_a_track_s_bound_is_the_sum_of_its_coordinates():
     """What the GPS experiment relies on when it takes the coordinates one by one."""
     fold = load_real(None, "gps", 0)

@@ -62,6 +62,7 @@ def test_a_fit_comes_near_the_best_of_all_drifts():
     assert fit.nlpd(SERIES) == pytest.approx(best.nlpd(SERIES), abs=TOLERANCES["fitted_moments"])
 
 
+@pytest.mark.slow
 def test_two_states_and_missing_entries_run_and_same_key_same_answer():
     model = gv.Model(
         gv.VanDerPol(1.0, 1.0), [0.5, 0.8], gv.GaussianState([0.0, 1.0], 0.1), gv.likelihoods.Gaussian(0.1)

@@ -106,6 +106,7 @@ def test_the_exact_posterior_of_a_scalar_state(name, guided):
     assert got.rmse(test) == pytest.approx(exact.rmse(test), abs=TOLERANCES["coarse_moments"])
 
 
+@pytest.mark.slow
 def test_counts_are_observed_too():
     model = gv.Model(gv.Sine(1.0), 1.0, gv.GaussianState(0.0, 0.5), gv.likelihoods.Poisson())
     series = gv.TimeSeries([0.4, 0.9, 1.6], [2.0, np.nan, 5.0])

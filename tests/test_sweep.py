@@ -194,7 +194,9 @@ def test_processes(tmp_path):
     assert "worker processes died" in (results[0].error or "")
     assert "--xla_cpu_multi_thread_eigen=false" in value(results[1])["XLA_FLAGS"]
     assert int(value(results[1])["OMP_NUM_THREADS"]) >= 1
-    assert counts(tmp_path, "end") == {f"t{i}": 1 for i in range(5)}
+    # The death of one takes the other's call along, which may have come to its end but not to its file, and is repeated.
+    assert set(counts(tmp_path, "end")) == {f"t{i}" for i in range(5)}
+    assert files(tmp_path / "out") == sorted(f"{t.stem}.json" for t in tasks)
     assert os.getpid() not in {pid for _, _, pid in logged(tmp_path)}
 
 
@@ -320,6 +322,7 @@ def test_no_dask_scheduler(tmp_path, monkeypatch):
 
 def test_progress(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("girsanov.progress._AFTER", -1.0)
+    monkeypatch.setattr("girsanov.progress._BETWEEN", -1.0)
     bad = Task("bad", "sweep_tasks:returns_a_set", {})
     sweep([bad, *work_tasks(tmp_path, 1)], tmp_path / "out", workers=1)
     assert "sweep, 2 of 2 tasks, 1 failed" in capsys.readouterr().err
