@@ -194,7 +194,7 @@ def test_processes(tmp_path):
     assert "worker processes died" in (results[0].error or "")
     assert "--xla_cpu_multi_thread_eigen=false" in value(results[1])["XLA_FLAGS"]
     assert int(value(results[1])["OMP_NUM_THREADS"]) >= 1
-    # The death of one takes the other's call along, which may have come to its end but not to its file, and is repeated.
+    # The death of one takes the call of the other along, which may have ended but not been filed: it is run again.
     assert set(counts(tmp_path, "end")) == {f"t{i}" for i in range(5)}
     assert files(tmp_path / "out") == sorted(f"{t.stem}.json" for t in tasks)
     assert os.getpid() not in {pid for _, _, pid in logged(tmp_path)}
