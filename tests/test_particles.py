@@ -46,7 +46,7 @@ def dense(model: gv.Model, series: gv.TimeSeries, times: np.ndarray):
 
 
 @pytest.mark.parametrize(
-    ("guided", "trust"), [(False, 0.5), (True, 0.5), pytest.param(True, 1.0, marks=pytest.mark.slow)]
+    ("guided", "trust"), [(False, 0.5), *(pytest.param(True, trust, marks=pytest.mark.slow) for trust in (0.5, 1.0))]
 )
 def test_the_posterior_of_a_linear_model_is_invariant(guided, trust):
     """Means, variances and lag-one covariances within four standard errors, at the chains' effective sample size."""
