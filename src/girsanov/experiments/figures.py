@@ -18,6 +18,7 @@ from girsanov.learning.learn import learn
 from girsanov.simulate import simulate
 
 OURS, OTHER, TRUTH = "#1f5fa8", "#c0562b", "0.55"
+_LOWEST = -1e6  # nats: the least of a panel of bounds
 _FUNCTION = "girsanov.experiments.figures:draw"
 
 
@@ -104,7 +105,9 @@ def _process(settings: dict[str, Any]) -> tuple[Any, str]:
         right.plot(np.arange(len(post.history)) + 1, post.history.elbo, style, color=OTHER, label=label)
     if evidence is not None:
         right.axhline(evidence, color="k", lw=0.8, label="exact evidence")
+    lowest = min(float(np.min(p.history.elbo)) for p in (ours, paper_step, vdp, published))
     right.set(title="evidence bound (nats)", xlabel="iteration", xscale="log", yscale="symlog")
+    right.set_ylim(max(1.5 * lowest, _LOWEST), ours.elbo + abs(ours.elbo))  # a run that diverges leaves the panel
     right.legend(frameon=False, fontsize=7)
     return figure, f"{how['title']}, fold 0, Δt = {dt:g}: prior draws, posteriors over the truth, and convergence."
 
