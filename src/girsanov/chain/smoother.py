@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
+from girsanov._compile import small_loops_are_functions
 from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
@@ -30,25 +31,28 @@ class Smoothed(eqx.Module):
 
 
 # From how many nodes on the partitioned elimination is worth its longer compilation, by dimension (measured on two
-# cores). Elsewhere one scan is faster: up to d = 2 its body is a handful of scalars, from d = 5 on blocks are large.
-_PARTITION_FROM = {1: 1_000_000, 2: 200_000, 3: 3_000, 4: 10_000}
-_PARTITION_TANGENT_FROM = {1: 1_000_000, 2: 8_000, 3: 3_000, 4: 10_000}
+# cores); elsewhere one scan is faster. A scan's body that XLA makes one function of is fast whatever d is; where it
+# does not (see `_compile`), only a body of a handful of scalars is.
+_PARTITION_FROM = {1: 1_000_000}
+_PARTITION_FROM_SLOW_LOOPS = {1: 1_000_000, 2: 200_000, 3: 3_000, 4: 10_000}
+_PARTITION_TANGENT_FROM_SLOW_LOOPS = {1: 1_000_000, 2: 2_000, 3: 3_000, 4: 10_000}
 
 
 def smooth(chain: NaturalChain, engine: Engine = "auto") -> Smoothed:
     """Moments of the chain by the engine asked for, or by the one that is faster for its d and N."""
-    return _engine(chain, engine, _PARTITION_FROM)(chain)
+    return _engine(chain, engine, _PARTITION_FROM_SLOW_LOOPS)(chain)
 
 
 def tangent(chain: NaturalChain, direction: NaturalChain, engine: Engine = "auto") -> ExpectationChain:
     """F · direction, with F = ∂μ/∂η the Fisher matrix: how the expectation parameters change along a direction."""
-    smoother = _engine(chain, engine, _PARTITION_TANGENT_FROM)
+    smoother = _engine(chain, engine, _PARTITION_TANGENT_FROM_SLOW_LOOPS)
     return jax.jvp(lambda eta: expectations(smoother(eta).moments), (chain,), (direction,))[1]
 
 
-def _engine(chain: NaturalChain, engine: Engine, partition_from: dict[int, int]) -> Callable[[NaturalChain], Smoothed]:
+def _engine(chain: NaturalChain, engine: Engine, slow_loops: dict[int, int]) -> Callable[[NaturalChain], Smoothed]:
     d, n = chain.h.shape
     if engine == "auto":
+        partition_from = _PARTITION_FROM if d == 1 or small_loops_are_functions() else slow_loops
         engine = "partitioned" if d in partition_from and n >= partition_from[d] else "sequential"
     return sequential if engine == "sequential" else partitioned
 
