@@ -9,13 +9,17 @@ from girsanov.experiments.tables import Cell
 LIMIT = 1.0  # printed standard deviations
 
 
-def explain(row: str, cell: Cell, values: list[dict[str, Any]], exact: list[dict[str, Any]] | None = None) -> str:
+def explain(
+    row: str, cell: Cell, values: list[dict[str, Any]], exact: list[dict[str, Any]] | None = None, metric: str = "nlpd"
+) -> str:
     """Why this cell differs; empty where it does not, or where nothing was printed.
 
     - row: the row without its step size; values: answers of its folds; exact: those of the exact smoother, if any.
     """
     if cell.apart is None or abs(cell.apart) <= LIMIT or not values:
         return ""
+    if "early_share" in values[0]:
+        return _early(cell, values, metric)
     if row in _SENTENCES:
         return _SENTENCES[row](cell, values, exact)
     return f"{abs(cell.apart):.1f} printed sd apart; every fold ended {_statuses(values)}."
@@ -47,12 +51,11 @@ def _vdp(cell: Cell, values, exact) -> str:
     )
 
 
-def _learnt(cell: Cell, values, exact) -> str:
-    if "early_nlpd" not in values[0]:
-        return f"learnt to the maximum of the bound ({_statuses(values)})."
-    means = np.mean([v["early_nlpd"] for v in values], axis=0)
+def _early(cell: Cell, values, metric: str) -> str:
+    """Where on the way from the start of learning to its end the printed value is."""
+    means = np.mean([v[f"early_{metric}"] for v in values], axis=0)
     share = np.array(values[0]["early_share"])
-    short = np.mean([v["elbo"] - np.array(v["early_elbo"]) for v in values], axis=0)
+    short = np.mean([v["early_elbo"][-1] - np.array(v["early_elbo"]) for v in values], axis=0)
     i = int(np.argmin(np.abs(means - (cell.paper or (np.nan,))[0])))
     return (
         f"learnt to the maximum of the bound; the printed value is nearest to parameters {100 * share[i]:.0f} % of the "
@@ -80,7 +83,6 @@ _SENTENCES = {
     "particles": _particles,
     "gaussian": lambda cell, values, exact: _particles(cell, values, exact, "gaussian_"),
     "vdp": _vdp,
-    "learnt cvi_dp": _learnt,
     "learnt vdp": lambda cell, values, exact: _vdp(cell, values, exact),
     "gp_regression": _gp,
 }

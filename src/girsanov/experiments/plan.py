@@ -93,7 +93,7 @@ def real_table(name: str, results: list[Result], simulated: bool) -> Comparison:
     for row, values in _grouped(results, lambda s: s["row"]).items():
         for metric in ("nlpd", "rmse"):
             cell = make_cell(values, metric, stated.get(row, {}).get(metric))
-            note = explain(row, cell, _ended(values))
+            note = explain(row, cell, _ended(values), metric=metric)
             rows.setdefault(_LABELS[row], {})[metric.upper()] = _noted(cell, note)
     return Comparison(name, _TITLES[name], rows)
 

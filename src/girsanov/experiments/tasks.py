@@ -145,14 +145,14 @@ def _on_the_way(start: Model, end: Model, fold, dt: float) -> dict[str, list[flo
     """Scores and bounds of parameters on the line from the start of learning to its end: what a run that stops early
     leaves behind."""
     shares = np.linspace(0.0, 1.0, 11)
-    nlpd, elbo = [], []
+    out: dict[str, list[float]] = {"early_share": shares.tolist(), "early_nlpd": [], "early_rmse": [], "early_elbo": []}
     for share in shares:
         drift = jax.tree.map(lambda a, b, w=share: (1.0 - w) * a + w * b, start.drift, end.drift)
         model = eqx.tree_at(lambda m: m.drift, start, drift)
         post = infer(model, fold.train, dt=dt, span=fold.span, progress=False)
-        nlpd.append(post.nlpd(fold.test))
-        elbo.append(post.elbo)
-    return {"early_share": shares.tolist(), "early_nlpd": nlpd, "early_elbo": elbo}
+        for name, value in {**scores(post, fold.test), "elbo": post.elbo}.items():
+            out[f"early_{name}"].append(value)
+    return out
 
 
 # --- finance and GPS
@@ -169,9 +169,13 @@ def real(**settings: Any) -> dict[str, Any]:
     begun = time.perf_counter()
     parts = [_coordinate(settings, fold.column(i)) for i in range(fold.train.dim)]
     statuses = {p["status"] for p in parts}
+    early = {k: np.mean([p[k] for p in parts], axis=0) for k in parts[0] if k.startswith("early")}
+    if early:
+        early["early_elbo"] = len(parts) * early["early_elbo"]
     return {
+        **{k: v.tolist() for k, v in early.items()},
         "nlpd": float(np.mean([p["nlpd"] for p in parts])),
-        "rmse": float(np.sqrt(np.mean([p["rmse"] ** 2 for p in parts]))),
+        "rmse": float(np.mean([p["rmse"] for p in parts])),
         "elbo": float(np.sum([p["elbo"] for p in parts])),
         "status": ", ".join(sorted(statuses)),
         "restarts": [p["restarts"] for p in parts],
@@ -187,30 +191,46 @@ def _coordinate(settings: dict[str, Any], fold: RealFold) -> dict[str, Any]:
     if row == "sparse_gp":
         post = _sparse_gp(fold, how, options)
         return {**scores(post, fold.test), "elbo": post.elbo, "status": "fitted", "restarts": []}
-    if row == "driftless":
-        post = infer(real_model(name, Linear([[0.0]]), changes), fold.train, dt=dt, span=fold.span, progress=False)
+    if not options["learn"]:
+        post = infer(real_model(name, real_drift(options), changes), fold.train, dt=dt, span=fold.span, progress=False)
         return {**scores(post, fold.test), "elbo": post.elbo, "status": post.status, "restarts": []}
     fit = learn_real(name, row, fold, settings["fold"], changes)
     bounds = [f.elbo for f in fit.restarts]
-    return {**scores(fit.posterior, fold.test), "elbo": fit.elbo, "status": fit.status, "restarts": bounds}
+    start = real_model(name, real_drift(options), changes) if options["drift"] == "ou" else None
+    early = {} if start is None else _on_the_way(start, fit.model, fold, dt)
+    return {
+        **scores(fit.posterior, fold.test), "elbo": fit.elbo, "status": fit.status, "restarts": bounds,
+        **early,
+    }  # fmt: skip
 
 
 def learn_real(name: str, row: str, fold: RealFold, seed: int, changes: dict | None) -> Fit:
-    """A linear or a neural-network drift, diffusion and noise as given; the best bound of all restarts counts."""
+    """The row's drift with what it names as learnt; the best bound of all restarts counts."""
     how = experiment(name, changes)
     options = how["rows"][row]
-    common: dict[str, Any] = {"dt": float(how["inference"]["dt"]), "span": fold.span, "trainable": ["drift"]}
-    common |= {"standard_errors": False, "progress": False}
-    if row == "cvi_dp_ou":
-        return learn(real_model(name, OrnsteinUhlenbeck(float(options["decay"])), changes), fold.train, **common)
+    method = VDP(max_iterations=2000) if options.get("method") == "vdp" else None
+    common: dict[str, Any] = {"dt": float(how["inference"]["dt"]), "span": fold.span, "trainable": options["learn"]}
+    common |= {"standard_errors": False, "progress": False, "method": method}
     key = jax.random.key(seed)
-    drift = MLP(1, int(options["width"]), 1, options["activation"], key=key)
-    method = VDP(max_iterations=2000) if row == "vdp_nn" else None
-    if options["prior"] > 0:
-        layers = [f"drift.layers[{i}][{j}]" for i in range(len(drift.layers)) for j in range(2)]
-        common["priors"] = dict.fromkeys(layers, Normal(0.0, float(options["prior"])))
-    restarts = int(options["restarts"])
-    return learn(real_model(name, drift, changes), fold.train, method=method, restarts=restarts, key=key, **common)
+    drift = real_drift(options, key)
+    if isinstance(drift, MLP):
+        common |= {"restarts": int(options["restarts"]), "key": key}
+        if options["prior"] > 0:
+            layers = [f"drift.layers[{i}][{j}]" for i in range(len(drift.layers)) for j in range(2)]
+            common["priors"] = dict.fromkeys(layers, Normal(0.0, float(options["prior"])))
+    return learn(real_model(name, drift, changes), fold.train, **common)
+
+
+def real_drift(options: dict[str, Any], key: Any = None) -> Any:
+    """The drift that a row names: none, that of an Ornstein–Uhlenbeck process, or a network with random weights."""
+    match options["drift"]:
+        case "none":
+            return Linear([[0.0]])
+        case "ou":
+            return OrnsteinUhlenbeck(float(options["decay"]))
+        case "network":
+            return MLP(1, int(options["width"]), 1, options["activation"], key=key)
+    raise ValueError(f"a row's drift must be none, ou or network, got {options['drift']!r}")
 
 
 def _sparse_gp(fold: RealFold, how: dict[str, Any], options: dict[str, Any]):
