@@ -117,7 +117,8 @@ def particle_smoother(
     - trust: the power to which that posterior's messages from later observations are raised, in (0, 1]. A Gaussian
       posterior is narrower than the truth, and at full trust the weights of paths where it has vanished are unbounded.
     - evidence_runs: particle filters for log p(y) and its error; 0 for none.
-    - at: further times to make nodes, such as those of held-out observations (not with `guided`).
+    - at: further times to make nodes, such as those of held-out observations (`guided` needs them as well:
+      infer it with such a `grid`).
     """
     import time
 
@@ -166,7 +167,8 @@ def _set_up(model, series, dt, span, guided, trust, at) -> tuple[Grid, Proposal]
     if not (np.array_equal(guided.times, grid.times) and guided.model.dim == model.dim):
         raise ValueError(
             f"guided has {len(guided.times)} nodes from {guided.times[0]:g} to {guided.times[-1]:g}, this grid has "
-            f"{len(grid.times)} from {grid.times[0]:g} to {grid.times[-1]:g}: infer it with the same dt and span"
+            f"{len(grid.times)} from {grid.times[0]:g} to {grid.times[-1]:g}: infer it with the same dt and "
+            "span, or with this grid where at= is given"
         )
     return grid, _guide(guided, float(trust))
 
