@@ -3,9 +3,9 @@
     python benchmarks/table1_baselines.py --data DIR [--dt 0.01] [--out out/paper]
 
 Particles are guided by CVI-DP's posterior. For scalar states their scores are compared with the exact smoother's, in
-units of their own Monte Carlo error. For van der Pol, where the paper's particles did not converge, a second table shows
-what guiding and doubling the particles change. The tasks are those of `girsanov reproduce table1`, and results that are
-in the folder already are not made again.
+units of their own Monte Carlo error. For van der Pol, where the paper's particles did not converge, a second table
+shows what guiding and doubling the particles change. The tasks are those of `girsanov reproduce table1`, and results
+that are in the folder already are not made again.
 """
 
 import argparse
