@@ -11,10 +11,10 @@ demo: $(STAMP)
 	$(BIN)/girsanov demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -25,6 +25,12 @@ settings.register_profile("girsanov", deadline=None, derandomize=True, max_examp
 settings.load_profile("girsanov")
 
 ROOT = Path(__file__).resolve().parents[1]
+LONGEST = ("test_docs.py", "test_vdp.py", "test_particles.py", "test_learning.py")
+
+
+def pytest_collection_modifyitems(items):
+    """The modules that take longest first, so that two workers end at about the same time."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session")

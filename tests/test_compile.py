@@ -45,9 +45,9 @@ def test_where_jax_was_used_before_loops_stay_slow_and_the_answer_is_the_same(mo
     chain = random_chain(np.random.default_rng(0), 3, 3000)
     with jax.enable_x64(True):
         monkeypatch.setattr(smoother, "small_loops_are_functions", lambda: True)
-        fast = smoother.smooth(chain)
+        fast = jax.jit(lambda c: smoother.smooth(c))(chain)
         assert not calls
         monkeypatch.setattr(smoother, "small_loops_are_functions", lambda: False)
-        slow = smoother.smooth(chain)
+        slow = jax.jit(lambda c: smoother.smooth(c))(chain)
         assert len(calls) == 1
     assert_close(fast.moments.S, slow.moments.S, "exact")

@@ -146,7 +146,7 @@ def central_difference(f, theta: np.ndarray, step: float = 1e-4) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("make", [double_well_problem, van_der_pol_problem])
+@pytest.mark.parametrize("make", [double_well_problem, pytest.param(van_der_pol_problem, marks=pytest.mark.slow)])
 def test_gradients_against_central_differences(make):
     """Drift, diffusion, noise and initial state, as full matrices for d = 2; away from the E-step's own parameters."""
     model, series, span, dt = make()

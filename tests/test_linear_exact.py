@@ -160,6 +160,7 @@ def test_stationary_start_and_diagonal_noise():
     assert_is_dense(gv.infer(model, problem.series, grid=GRID), problem.dense())
 
 
+@pytest.mark.slow
 def test_ten_dimensions_are_ten_times_one():
     """Independent coordinates: the sum of the evidences, and the same marginals, with the default rule for d = 10."""
     rng = np.random.default_rng(0)

@@ -178,17 +178,25 @@ def test_corrected_evidence_of_a_nonlinear_model():
     assert found.bounds[1] < found.bounds[10] < found.bounds[100] <= found.log_evidence + found.standard_error
 
 
+TWO_MODES = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(0.0, 0.01), gv.likelihoods.Gaussian(1.0))
+UNDECIDED = gv.TimeSeries([5.0], [0.0])
+
+
 def test_a_posterior_with_two_modes_is_warned_of():
-    model = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(0.0, 0.01), gv.likelihoods.Gaussian(1.0))
-    dt, span = 0.05, (0.0, 5.0)
-    post = gv.infer(model, gv.TimeSeries([5.0], [0.0]), dt=dt, span=span, progress=False)
+    post = gv.infer(TWO_MODES, UNDECIDED, dt=0.05, span=(0.0, 5.0), progress=False)
     found = post.diagnose(key=jax.random.key(0), n=1000)
     assert found.verdict == "use particles" and found.k_hat > 0.7
     assert "particle_smoother" in found.message and "use particles" in repr(found)
+
+
+@pytest.mark.slow
+def test_guided_particles_find_both_modes():
+    grid = {"dt": 0.05, "span": (0.0, 5.0)}
+    post = gv.infer(TWO_MODES, UNDECIDED, **grid, progress=False)
     guided = particle_smoother(
-        model, post.series, dt, span, key=jax.random.key(1), samples=40, guided=post, progress=False
+        TWO_MODES, UNDECIDED, **grid, key=jax.random.key(1), samples=40, guided=post, progress=False
     )
-    exact = exact_smoother(model, post.series, dt, span).log_evidence
+    exact = exact_smoother(TWO_MODES, UNDECIDED, **grid).log_evidence
     assert abs(guided.log_evidence - exact) < ERRORS * guided.standard_error
 
 

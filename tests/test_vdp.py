@@ -209,7 +209,8 @@ def test_cvi_dp_reaches_at_least_as_high(name):
     )
 
 
-@pytest.mark.parametrize("solver", [pytest.param("euler", marks=pytest.mark.slow), "adjoint"])
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["euler", "adjoint"])
 def test_first_order_in_dt_to_the_exact_evidence(solver):
     """Linear drift in two dimensions: the bound rises to the exact evidence, its error halves with dt."""
     model = model_of(gv.Linear(A2, np.array([0.3, -0.2])), 2)
@@ -232,6 +233,7 @@ def test_the_adaptive_solver_is_of_second_order():
     assert errors[0] / errors[1] > TOLERANCES["second_order_ratio"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["ou", "benes"])
 def test_cvi_dps_optimum_on_the_papers_data(process, data_dir):
     """The bound differs by what dt costs VDP: it is halved with the step, and extrapolates to CVI-DP's."""
