@@ -15,7 +15,7 @@ from tolerances import TOLERANCES
 import girsanov as gv
 from girsanov._precision import float64
 from girsanov.baselines import gp, sparse_gp
-from girsanov.baselines.gp import gp_regression
+from girsanov.baselines.gp import covariances, gp_regression
 from girsanov.baselines.kernels import (
     Constant,
     Linear,
@@ -477,3 +477,13 @@ def test_noise_too_small_for_float64_is_said_to_be():
     t = np.linspace(0.0, 1e-3, 50)
     with pytest.raises(ValueError, match=r"the log evidence is.*noise_variance = 1e-30 is too small.*raise it"):
         gp_regression(gv.TimeSeries(t, np.sin(t)), kernel=Matern52(1.0, 10.0), noise_variance=1e-30)
+
+
+def test_a_variance_whose_digits_are_lost_is_an_error():
+    times, prior = np.array([0.0, 0.5]), np.array([1.0, 2.0])
+    kept = covariances(times, np.array([[0.3], [-1e-12]]), prior)
+    assert kept.ravel().tolist() == [0.3, 0.0]
+    with pytest.raises(
+        ValueError, match=r"at time 0\.5 came out as -0\.001, with a prior variance 2: .*noise_variance"
+    ):
+        covariances(times, np.array([[0.3], [-1e-3]]), prior)

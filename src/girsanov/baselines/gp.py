@@ -32,6 +32,7 @@ from girsanov.likelihoods import LOG_2PI, Gaussian
 from girsanov.model import Model
 from girsanov.series import TimeSeries
 
+_ROUNDING = 1e-6  # of the largest prior variance: how far below zero rounding may take a variance
 _PENALTY = 1e12  # in place of a value that is not finite: the line search steps back from it
 
 
@@ -167,7 +168,7 @@ def _smooth(
         ell = ell + (weight * v - (g * ell).sum()) * h
         Lam = Lam - outer(matvec(Lam, g), h)  # Λ(I − ghᵀ), then (I − ghᵀ)ᵀΛ(I − ghᵀ) + hhᵀ/S
         Lam = Lam + outer(h, weight * h - matvec(transpose(Lam), g))
-        return (matvec(transpose(A), ell), matmul(matmul(transpose(A), Lam), A)), (mean, jnp.maximum(var, 0.0))
+        return (matvec(transpose(A), ell), matmul(matmul(transpose(A), Lam), A)), (mean, var)
 
     start = jnp.zeros(len(x.P)), jnp.zeros_like(x.P)
     return jax.lax.scan(step, start, (x.A, x.h, filtered, seen), reverse=True)[1]
@@ -180,7 +181,7 @@ def _evidence(kernel: Kernel, noise: Float[Array, "..."], data: Padded) -> Float
 
 @compiled
 def _condition(kernel: Kernel, noise, data: Padded):
-    """Log evidence, and mean and variance of f at every time."""
+    """Log evidence, and mean, variance and prior variance of f at every time."""
     x, r = kernel.state_space(data.t), jnp.broadcast_to(noise, data.y.shape[1:])
 
     def column(r, y, seen):
@@ -188,20 +189,27 @@ def _condition(kernel: Kernel, noise, data: Padded):
         return log_evidence, *_smooth(x, filtered, seen)
 
     log_evidence, mean, var = jax.vmap(column, (0, 1, 1), (0, 1, 1))(r, data.y, data.seen)
-    return log_evidence.sum(), mean, var
+    return log_evidence.sum(), mean, var, kernel(data.t, data.t)
 
 
 def _posterior(kernel: Kernel, noise: np.ndarray, series: TimeSeries, times: np.ndarray):
     """Log evidence, and mean (n, D) and covariance (n, D, D) at `times`."""
     nodes = np.union1d(series.times, times)
-    log_evidence, mean, var = _condition(kernel, noise, _padded(nodes, series))
+    log_evidence, mean, var, prior = _condition(kernel, noise, _padded(nodes, series))
     at = np.searchsorted(nodes, times)
-    return float(log_evidence), np.asarray(mean)[at], diagonal_matrices(np.asarray(var)[at])
+    return float(log_evidence), np.asarray(mean)[at], covariances(times, np.asarray(var)[at], np.asarray(prior)[at])
 
 
-def diagonal_matrices(var: np.ndarray) -> np.ndarray:
-    """(n, D) variances as (n, D, D) covariances."""
-    return var[:, :, None] * np.eye(var.shape[1])
+def covariances(times: np.ndarray, var: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """(n, D) variances as (n, D, D) covariances; a variance that is zero may be negative by rounding, and no more."""
+    lost = np.argwhere(var < -_ROUNDING * prior.max())
+    if len(lost):
+        i, j = lost[0]
+        raise ValueError(
+            f"the variance at time {float(times[i])!r} came out as {var[i, j]:.3g}, with a prior variance "
+            f"{prior[i]:.3g}: its digits were lost; give a larger noise_variance or a kernel that varies less"
+        )
+    return np.where(var < 0.0, 0.0, var)[:, :, None] * np.eye(var.shape[1])
 
 
 class Fitted(NamedTuple):

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov._types import Array
-from girsanov.baselines.gp import GPEstimate, check_problem, check_times, diagonal_matrices, maximise, observation_model
+from girsanov.baselines.gp import GPEstimate, check_problem, check_times, covariances, maximise, observation_model
 from girsanov.baselines.kernels import Constant, Kernel, Linear, Matern12, Matern32
 from girsanov.estimate import Marginals
 from girsanov.likelihoods import LOG_2PI
@@ -157,19 +157,19 @@ def _bound(kernel: Kernel, noise: Float[Array, "..."], data: SparseData) -> Floa
 
 @compiled
 def _condition(kernel: Kernel, noise, data: SparseData, s):
-    """The bound, and mean vᵀB⁻ᵀc and variance k(s, s) − |v|² + |B⁻¹v|² at times s, with v = L⁻¹k(z, s)."""
+    """The bound; mean vᵀB⁻ᵀc, variance k(s, s) − |v|² + |B⁻¹v|² and k(s, s) at times s, with v = L⁻¹k(z, s)."""
     (L, B, c), bound = _factors(kernel, noise, data)
     v = solve_triangular(L, kernel(data.z[:, None], s[None, :]), lower=True)
 
     def column(B, c):
         w = solve_triangular(B, v, lower=True)
-        return c @ w, jnp.maximum(kernel(s, s) - (v**2).sum(0) + (w**2).sum(0), 0.0)  # zero but for rounding
+        return c @ w, kernel(s, s) - (v**2).sum(0) + (w**2).sum(0)
 
     mean, var = jax.vmap(column, out_axes=1)(B, c)
-    return bound, mean, var
+    return bound, mean, var, kernel(s, s)
 
 
 def _posterior(kernel: Kernel, noise: np.ndarray, data: SparseData, times: np.ndarray):
     """The bound, and mean (n, D) and covariance (n, D, D) at `times`."""
-    bound, mean, var = _condition(kernel, noise, data, times)
-    return float(bound), np.asarray(mean), diagonal_matrices(np.asarray(var))
+    bound, mean, var, prior = _condition(kernel, noise, data, times)
+    return float(bound), np.asarray(mean), covariances(times, np.asarray(var), np.asarray(prior))
