@@ -214,6 +214,8 @@ def test_a_reproduction_from_simulated_series(tmp_path):
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "tasks").iterdir()}
     reproduce("table1", tmp_path, **SMALL)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "tasks").iterdir()} == stamps
+    reproduce("table1", tmp_path, changes={"ou": {"inference.gp_decay": 3.0}}, **SMALL)  # more results in the folder
+    reproduce("table1", tmp_path, **SMALL)
     (tmp_path / "table1.csv").unlink()
     rebuild(tmp_path)
     assert {name: (tmp_path / name).read_bytes() for name in FILES} == before

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from girsanov.evaluation import Result, Task, load_results, sweep
+from girsanov.evaluation.executors import on_scheduler
 
 TESTS = Path(__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS)}
@@ -318,6 +319,15 @@ def test_no_dask_scheduler(tmp_path, monkeypatch):
     monkeypatch.setattr("girsanov.evaluation.executors._CONNECT", 0.5)
     with pytest.raises(ValueError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:1'.*dask scheduler"):
         sweep(work_tasks(tmp_path, 1), tmp_path / "out", scheduler="tcp://127.0.0.1:1")
+
+
+def test_a_scheduler_without_workers_is_said_to_be_waited_for():
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster:
+        address = cluster.scheduler_address
+        with pytest.warns(UserWarning, match=rf"no workers yet.*dask worker {address}"):
+            assert list(on_scheduler(len, {}, address)) == []
 
 
 def test_progress(tmp_path, monkeypatch, capsys):

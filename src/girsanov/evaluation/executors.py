@@ -8,6 +8,7 @@ function itself ends the sweep.
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -118,6 +119,11 @@ def on_scheduler(function: Callable, calls: Calls, address: str) -> Iterator[tup
             "`dask worker ADDRESS`"
         ) from error
     with client:
+        if not client.ncores():
+            warnings.warn(
+                f"the scheduler at {address} has no workers yet, the sweep waits for them: `dask worker {address}`",
+                stacklevel=2,
+            )
         yield from _submit(client, function, calls)
 
 

@@ -134,7 +134,7 @@ def write_index(folder: Path, comparisons: list[Comparison], by_part: dict[str, 
     source = "series simulated with the paper's settings" if options["data"] is None else "the authors' data"
     versions = ", ".join(f"{k} {v}" for k, v in report.versions().items())
     facts = [f"Made from {source}; {versions}.", *(_failed(r) for rs in by_part.values() for r in rs if r.error)]
-    state = {"parts": {p: [r.task.name for r in rs] for p, rs in by_part.items()}, "simulated": options["data"] is None}
+    state = {"parts": {p: [r.task.stem for r in rs] for p, rs in by_part.items()}, "simulated": options["data"] is None}
     (folder / "plan.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     return write_page(folder, comparisons, shown, facts)
 
@@ -151,8 +151,8 @@ def rebuild(out: str | Path) -> Reproduction:
     if not path.is_file():
         raise ValueError(f"{folder} is not the folder of a finished reproduction: there is no {path}")
     state = json.loads(path.read_text("utf-8"))
-    results = {r.task.name: r for r in load_results(folder)}
-    by_part = {part: [results[n] for n in names if n in results] for part, names in state["parts"].items()}
+    results = {r.task.stem: r for r in load_results(folder)}
+    by_part = {part: [results[s] for s in stems if s in results] for part, stems in state["parts"].items()}
     comparisons = write_tables(folder, by_part, state["simulated"])
     write_index(folder, comparisons, by_part, {"data": None if state["simulated"] else ""})
     failed = [r for rs in by_part.values() for r in rs if r.status == "failed"]
