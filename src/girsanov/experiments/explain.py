@@ -73,7 +73,8 @@ def _gp(cell: Cell, values, exact) -> str:
 def _network(cell: Cell, values, exact) -> str:
     return (
         f"the network at its highest bound on the training folds ({_statuses(values)}); the paper states neither how "
-        "long its optimiser ran nor the seed of its network."
+        "long its optimiser ran nor the seed of its network, and these folds leave the drift open where they have no "
+        "data."
     )
 
 
