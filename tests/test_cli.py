@@ -161,6 +161,18 @@ def test_a_matrix_an_emission_and_chosen_columns(tmp_path):
     assert result(out)["settings"]["emission"] == [[1.0, 0.0]]
 
 
+def test_dates(tmp_path):
+    file, out = tmp_path / "days.csv", tmp_path / "out"
+    file.write_text("t,y\n2024-03-01,0.1\n2024-03-02,0.4\n2024-03-02T12:00,0.3\n", encoding="utf-8")
+    model = ["--drift", "ornstein_uhlenbeck", "--param", "decay=0.5", "--noise", "0.01"]
+    assert run("infer", file, *model, "--dt", 0.5, "--unit", "D", "--out", out) == 0
+    assert run("forecast", out / "posterior.gv", "--until", 2, "--steps", 1, "--out", out / "later") == 0
+    rows = (out / "posterior.csv").read_text().splitlines()
+    assert rows[0] == "date,time,mean,sd" and rows[2].startswith("2024-03-01T12:00:00.000000000,0.5,")
+    assert (out / "later" / "forecast.csv").read_text().splitlines()[2].startswith("2024-03-03T00:00:00.000000000,2.0,")
+    assert result(out)["settings"]["unit"] == "D"
+
+
 def test_demo(tmp_path, capsys):
     assert run("demo", "--out", tmp_path) == 0
     shown = capsys.readouterr().out

@@ -349,6 +349,33 @@ def assert_same(a, b):
         assert np.array_equal(x, y, equal_nan=True)
 
 
+def test_a_posterior_over_dates(tmp_path):
+    """The same numbers as with days counted by hand; dates in, dates out."""
+    days = np.array(["2024-03-01", "2024-03-04", "2024-03-05T12"], "datetime64[h]")
+    model, y = gv.Model(gv.OrnsteinUhlenbeck(0.5), likelihood=gv.likelihoods.Gaussian(0.1)), [1.0, 0.2, -0.3]
+    post = gv.infer(model, gv.TimeSeries(days, y, unit="D"), dt=0.25)
+    by_hand = gv.infer(model, gv.TimeSeries([0.0, 3.0, 4.5], y), dt=0.25)
+    assert post.elbo == by_hand.elbo
+    when = np.array(["2024-03-02T06"], "datetime64[h]")
+    assert np.array_equal(post.marginals(when).mean, by_hand.marginals([1.25]).mean)
+    future = {"key": jax.random.key(0), "n": 3}
+    later = np.array(["2024-03-06T12"], "datetime64[h]")
+    assert np.array_equal(post.forecast(later, **future), by_hand.forecast([5.5], **future))
+    again = gv.load(post.save(tmp_path / "run.gv"))
+    assert (again.series.unit, again.series.origin) == ("D", np.datetime64("2024-03-01"))
+    assert again.to_xarray().date.values[-1] == np.datetime64("2024-03-05T12")
+    assert "date" not in by_hand.to_xarray().coords
+    axis = post.plot().axes[0]
+    assert axis.get_xlabel() == "date"
+    assert axis.lines[0].get_xdata()[-1] == np.datetime64("2024-03-05T12")
+    test = gv.TimeSeries(days[1:] - np.timedelta64(6, "h"), [0.1, 0.2], unit="D", origin=post.series.origin)
+    assert post.nlpd(test) == by_hand.nlpd(gv.TimeSeries([2.75, 4.25], [0.1, 0.2]))
+    with pytest.raises(ValueError, match=r"counts time in D since 2024-03-03.*origin=series\.origin"):
+        post.nlpd(gv.TimeSeries(days[1:] - np.timedelta64(6, "h"), [0.1, 0.2], unit="D"))
+    with pytest.raises(ValueError, match="given as numbers"):
+        by_hand.marginals(when)
+
+
 @pytest.mark.parametrize("name", FILED)
 def test_save_and_load_is_exact(linear, tmp_path, name):
     post = dataclasses.replace(linear, model=FILED[name])

@@ -54,6 +54,80 @@ def test_from_csv(tmp_path):
         gv.TimeSeries.from_csv(path)
 
 
+DAYS = ["2024-03-01", "2024-03-04", "2024-03-05T12:00"]
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        DAYS,
+        np.array(DAYS, "datetime64[s]"),
+        pd.to_datetime(DAYS, format="ISO8601"),
+        pd.Series(pd.to_datetime(DAYS, format="ISO8601")),
+        pd.to_datetime(DAYS, format="ISO8601").tz_localize("Europe/Helsinki"),
+        [d.to_pydatetime() for d in pd.to_datetime(DAYS, format="ISO8601")],
+        pd.to_timedelta([0, 72, 108], "h"),
+    ],
+    ids=["text", "numpy", "index", "pandas", "time zone", "datetime", "durations"],
+)
+def test_dates_are_counted_in_the_unit_from_the_first(dates):
+    assert gv.TimeSeries(dates, [1, 2, 3], unit="D").times.tolist() == [0.0, 3.0, 4.5]
+    assert gv.TimeSeries(dates, [1, 2, 3], unit="h").times.tolist() == [0.0, 72.0, 108.0]
+
+
+def test_dates_and_back():
+    series = gv.TimeSeries(DAYS, [1, 2, 3], unit="h", origin="2024-02-29")
+    assert series.times.tolist() == [24.0, 96.0, 132.0]
+    assert series.dates(series.times).tolist() == np.array(DAYS, "datetime64[ns]").tolist()
+    assert series.numbers(pd.to_datetime(["2024-03-01T06:00"])).tolist() == [30.0]
+    assert series.numbers([1, 2]).tolist() == [1.0, 2.0]
+    part = series.subset([1, 2])
+    assert (part.unit, part.origin, part.times.tolist()) == ("h", series.origin, [96.0, 132.0])
+    assert series.axis([24.0])[0] == np.datetime64("2024-03-01")
+    assert gv.TimeSeries([0.5], [1.0]).axis([0.5]).tolist() == [0.5]
+
+
+def test_summer_time_is_an_hour_shorter():
+    local = pd.to_datetime(["2024-03-30T12:00", "2024-03-31T12:00"]).tz_localize("Europe/Helsinki")
+    assert gv.TimeSeries(local, [1, 2], unit="h").times.tolist() == [0.0, 23.0]
+
+
+def test_dates_in_a_table(tmp_path):
+    path = tmp_path / "days.csv"
+    path.write_text("t,y\n" + "".join(f"{d},{i}\n" for i, d in enumerate(DAYS)))
+    assert gv.TimeSeries.from_csv(path, unit="D").times.tolist() == [0.0, 3.0, 4.5]
+    with pytest.raises(ValueError, match=r"column 't', row 0: '2024-03-01' is not a number; if these are dates.*unit="):
+        gv.TimeSeries.from_csv(path)
+    frame = pd.DataFrame({"t": pd.to_datetime(DAYS, format="ISO8601"), "y": [0, 1, 2]})
+    for table in (frame, frame.set_index("t")):
+        series = gv.TimeSeries.from_dataframe(table, unit="D")
+        assert (series.times.tolist(), series.dim) == ([0.0, 3.0, 4.5], 1)
+        with pytest.raises(ValueError, match="times are dates; say in which unit"):
+            gv.TimeSeries.from_dataframe(table)
+    with pytest.raises(ValueError, match="column 'when' holds dates, not numbers"):
+        gv.TimeSeries.from_dataframe(frame.assign(when=frame.t), unit="D")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: gv.TimeSeries(np.array(DAYS, "datetime64[s]"), [1, 2, 3]), "times are dates; say in which unit"),
+        (lambda: gv.TimeSeries([1.0], np.array(DAYS[:1], "datetime64[s]")), "values must be numbers, not dates"),
+        (lambda: gv.TimeSeries([1.0, 2.0], [1, 2], unit="D"), "times are numbers already"),
+        (lambda: gv.TimeSeries([1.0, 2.0], [1, 2], origin=DAYS[0]), "origin= goes with unit="),
+        (lambda: gv.TimeSeries(pd.to_timedelta([1, 2], "h"), [1, 2], unit="h", origin=DAYS[0]), "times are durations"),
+        (lambda: gv.TimeSeries(DAYS, [1, 2, 3], unit="month"), "unit must be one of .* got 'month'"),
+        (lambda: gv.TimeSeries(["01/02/2024", "02/02/2024"], [1, 2], unit="D"), r"times\[0\] = '01/02/2024' is not a"),
+        (lambda: gv.TimeSeries([DAYS[0], "NaT"], [1, 2], unit="D"), r"times\[1\] .*(nan|is not a date)"),
+        (lambda: gv.TimeSeries([1.0, 2.0], [1, 2]).dates([1.0]), "given as numbers"),
+        (lambda: gv.TimeSeries([1.0, 2.0], [1, 2]).numbers(pd.to_datetime(DAYS[:1])), "given as numbers"),
+    ],
+)
+def test_dates_that_are_not_clear_are_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
 def test_from_dataframe():
     frame = pd.DataFrame({"t": [0, 1], "b": [1.0, np.nan], "a": [3, 4]})
     series = gv.TimeSeries.from_dataframe(frame)  # every column but the time, in their order

@@ -69,10 +69,21 @@ class PathEstimate(abc.ABC):
             raise ValueError(f"the test data must be a gv.TimeSeries, got {type(test).__name__}")
         if test.dim != self.model.data_dim:
             raise ValueError(f"the test series has {test.dim} values a time, the model observes {self.model.data_dim}")
+        series = getattr(self, "series", test)
+        if (test.unit, test.origin) != (series.unit, series.origin):
+            raise ValueError(
+                f"the test series counts time in {test.unit} since {test.origin}, the data in {series.unit} since "
+                f"{series.origin}; make it with unit={series.unit!r} and origin=series.origin"
+            )
+
+    def _numbers(self, times: Any) -> np.ndarray:
+        """Times as an array of numbers; dates are counted as those of the data are."""
+        series = getattr(self, "series", None)
+        return np.atleast_1d(np.asarray(times, dtype=np.float64) if series is None else series.numbers(times))
 
     def _inside(self, times: Any) -> np.ndarray:
         """`times` as an array, each inside the horizon up to rounding."""
-        t = np.atleast_1d(np.asarray(times, dtype=np.float64))
+        t = self._numbers(times)
         if t.ndim != 1:
             raise ValueError(f"times must have shape (n,), got {t.shape}")
         first, last = float(self.times[0]), float(self.times[-1])

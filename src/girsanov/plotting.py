@@ -21,21 +21,23 @@ def plot_estimate(
     if axes is None:
         _, axes = plt.subplots(d, 1, figsize=(7.0, 1.4 + 1.5 * d), sharex=True, squeeze=False, layout="constrained")
     axes = np.ravel(axes)
-    t, mean, std = estimate.times, estimate.mean, estimate.std
+    series = getattr(estimate, "series", None)
+    on_axis = np.asarray if series is None else series.axis
+    t, mean, std = on_axis(estimate.times), estimate.mean, estimate.std
     direct = np.array_equal(estimate.model.emission, np.eye(d))
     for i, ax in enumerate(axes):
         ax.fill_between(t, mean[:, i] - 2 * std[:, i], mean[:, i] + 2 * std[:, i], color=_COLOUR, alpha=0.2, lw=0)
         ax.plot(t, mean[:, i], color=_COLOUR, lw=1.2, label="posterior mean, ±2 sd")
         if truth is not None:
-            ax.plot(truth[0], np.reshape(truth[1], (len(truth[0]), d))[:, i], color="0.4", lw=0.7, label="true path")
-        series = getattr(estimate, "series", None)
+            path = np.reshape(truth[1], (len(truth[0]), d))
+            ax.plot(on_axis(truth[0]), path[:, i], color="0.4", lw=0.7, label="true path")
         if direct and series is not None:
-            ax.plot(series.times, series.values[:, i], "k.", ms=4, label="observations")
+            ax.plot(on_axis(series.times), series.values[:, i], "k.", ms=4, label="observations")
         if direct and test is not None:
-            ax.plot(test.times, test.values[:, i], "x", color="#c03a2b", ms=5, label="held out")
+            ax.plot(on_axis(test.times), test.values[:, i], "x", color="#c03a2b", ms=5, label="held out")
         ax.set_ylabel(labels[i] if labels is not None else f"$x_{{{i + 1}}}$" if d > 1 else "$x$")
         ax.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel("time $t$")
+    axes[-1].set_xlabel("time $t$" if series is None or series.origin is None else "date")
     axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
     axes[0].margins(y=0.2)
     return axes[0].figure

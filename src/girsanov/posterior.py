@@ -107,7 +107,7 @@ class Posterior(PathEstimate):
 
         Euler–Maruyama with steps of at most `dt`, by default the median step of the grid.
         """
-        t = np.atleast_1d(np.asarray(times, dtype=np.float64))
+        t = self._numbers(times)
         end = float(self.times[-1])
         if t.ndim != 1 or len(t) == 0 or not np.isfinite(t).all():
             raise ValueError(f"times must be finite and of shape (n,), got {times!r}")
@@ -139,10 +139,14 @@ class Posterior(PathEstimate):
         return diagnose(self, key, n)
 
     def to_xarray(self) -> Any:
-        """An xarray.Dataset with mean, std and cov over time and state, the observations, and the run's facts."""
+        """An xarray.Dataset with mean, std and cov over time and state, the observations, and the run's facts.
+
+        Where the series has dates, they are the coordinate `date` beside `time`.
+        """
         import xarray as xr
 
         state, data = np.arange(self.model.dim), np.arange(self.model.data_dim)
+        dates = {} if self.series.origin is None else {"date": ("time", self.series.dates(self.times))}
         return xr.Dataset(
             {
                 "mean": (("time", "state"), self.mean),
@@ -156,6 +160,7 @@ class Posterior(PathEstimate):
                 "state_": state,
                 "observation_time": np.array(self.series.times),
                 "output": data,
+                **dates,
             },
             attrs={"elbo": self.elbo, "status": self.status, "converged": int(self.converged), "seconds": self.seconds},
         )

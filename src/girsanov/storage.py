@@ -89,6 +89,7 @@ def _pack(post: Posterior) -> tuple[dict[str, Any], dict[str, Any]]:
         "time": post.time,
         "passes": post.history.passes,
         "coarse": post.history.coarse,
+        "dates": {"unit": post.series.unit, "origin": None if post.series.origin is None else str(post.series.origin)},
     }
     return header, arrays
 
@@ -142,9 +143,12 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
         passes=header["passes"],
         coarse=tuple(tuple(c) for c in header["coarse"]),
     )
+    dates = header.get("dates", {"unit": None, "origin": None})
+    origin = None if dates["origin"] is None else np.datetime64(dates["origin"], "ns")
+    series = TimeSeries.counted(arrays["series.times"], arrays["series.values"], dates["unit"], origin)
     return Posterior(
         model=model,
-        series=TimeSeries(arrays["series.times"], arrays["series.values"]),
+        series=series,
         times=arrays["times"],
         node=arrays["node"],
         moments=parts["moments"],

@@ -23,10 +23,12 @@ from girsanov.cli.options import (
     Span,
     Step,
     TimeColumn,
+    Unit,
     ValueColumns,
     model_of,
+    series_of,
 )
-from girsanov.cli.output import console, outcome_of, print_table, save_figure
+from girsanov.cli.output import console, outcome_of, print_table, save_figure, write_over_time
 
 if TYPE_CHECKING:
     import girsanov as gv
@@ -46,10 +48,10 @@ def _method(name: str) -> Any:
 
 
 def _write_posterior(post: "gv.Posterior", out: Path) -> None:
-    columns = {"time": post.times}
+    columns: dict[str, Any] = {}
     for stem, a in (("mean", post.mean), ("sd", post.std)):
         columns |= dict(zip(report.names(stem, post.model.dim), a.T, strict=True))
-    report.write_table(out / "posterior.csv", columns)
+    write_over_time(out / "posterior.csv", post, post.times, columns)
     save_figure(post, out / "figure.png")
 
 
@@ -61,6 +63,7 @@ def infer(
     dt: Step,
     time: TimeColumn = "t",
     values: ValueColumns = None,
+    unit: Unit = None,
     param: Param = None,
     diffusion: Diffusion = "1",
     initial_mean: InitialMean = "0",
@@ -73,15 +76,23 @@ def infer(
     """Infer the path behind a CSV file of noisy observations."""
     import girsanov as gv
 
-    series = gv.TimeSeries.from_csv(file, time=time, values=values or None)
+    series, columns_read = series_of(file, time, values, unit)
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    settings |= columns_read
     how = _method(method)
     post = gv.infer(model, series, dt=dt, span=span, method=how)
 
     out.mkdir(parents=True, exist_ok=True)
     _write_posterior(post, out)
     post.save(out / "posterior.gv")
-    settings |= {"time": time, "values": values, "dt": dt, "span": [post.times[0], post.times[-1]], "method": method}
+    settings |= {
+        "time": time,
+        "values": values,
+        "unit": unit,
+        "dt": dt,
+        "span": [post.times[0], post.times[-1]],
+        "method": method,
+    }
     settings |= {"tolerance": how.tolerance, "max_iterations": how.max_iterations}
     report.write_result(out, "infer", outcome_of(post), settings=settings, seeds={}, data=file)
     print_table(
@@ -107,6 +118,7 @@ def learn(
     trainable: Annotated[list[str], typer.Option(help="Parameter to learn, such as drift; may be repeated.")],
     time: TimeColumn = "t",
     values: ValueColumns = None,
+    unit: Unit = None,
     param: Param = None,
     diffusion: Diffusion = "1",
     initial_mean: InitialMean = "0",
@@ -120,8 +132,9 @@ def learn(
     """Learn parameters from a CSV file, from the values given as a start: estimates with standard errors."""
     import girsanov as gv
 
-    series = gv.TimeSeries.from_csv(file, time=time, values=values or None)
+    series, columns_read = series_of(file, time, values, unit)
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    settings |= columns_read
     options = {"objective": objective, "max_iterations": max_iterations}
     fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable, **options)
 
@@ -135,7 +148,15 @@ def learn(
         columns |= dict(zip(report.names(path, flat.shape[1]), flat.T, strict=True))
     report.write_table(out / "history.csv", columns)
     horizon = [fit.posterior.times[0], fit.posterior.times[-1]]
-    settings |= {"time": time, "values": values, "dt": dt, "span": horizon, "trainable": trainable, **options}
+    settings |= {
+        "time": time,
+        "values": values,
+        "unit": unit,
+        "dt": dt,
+        "span": horizon,
+        "trainable": trainable,
+        **options,
+    }
     outcome = outcome_of(fit.posterior) | {"status": fit.status, "message": fit.message, "converged": fit.converged}
     outcome |= {"iterations": len(fit.history) - 1, "seconds": float(fit.history.seconds[-1])}
     outcome |= {"parameters": fit.parameters, "standard_errors": fit.standard_errors}
@@ -154,6 +175,7 @@ def compare(
     dt: Step,
     time: TimeColumn = "t",
     values: ValueColumns = None,
+    unit: Unit = None,
     param: Param = None,
     diffusion: Diffusion = "1",
     initial_mean: InitialMean = "0",
@@ -168,8 +190,9 @@ def compare(
     import girsanov as gv
     from girsanov.baselines import exact_smoother
 
-    series = gv.TimeSeries.from_csv(file, time=time, values=values or None)
+    series, columns_read = series_of(file, time, values, unit)
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    settings |= columns_read
     count = round(hold_out * len(series))
     held = np.isin(np.arange(len(series)), np.random.default_rng(seed).choice(len(series), count, replace=False))
     train, test = series.subset(~held), series.subset(held) if count else None
@@ -192,7 +215,7 @@ def compare(
         rows[name] = row
 
     out.mkdir(parents=True, exist_ok=True)
-    settings |= {"time": time, "values": values, "dt": dt, "span": list(span), "hold_out": hold_out}
+    settings |= {"dt": dt, "span": list(span), "hold_out": hold_out}
     report.write_result(out, "compare", {"methods": rows}, settings=settings, seeds={"seed": seed}, data=file)
     names = ("nats", "nlpd", "rmse", "seconds")
     columns = {n: np.array([np.nan if r[n] is None else r[n] for r in rows.values()], float) for n in names}

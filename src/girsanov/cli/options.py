@@ -26,6 +26,9 @@ TimeColumn = Annotated[str, typer.Option(help="Column of the times.")]
 ValueColumns = Annotated[
     list[str] | None, typer.Option(help="Column of values; may be repeated. By default all but the time.")
 ]
+Unit = Annotated[
+    str | None, typer.Option(help="The times are dates (ISO 8601): count them in us, ms, s, min, h, D or W.")
+]
 Span = Annotated[
     tuple[float, float] | None,
     typer.Option(help="Time of the initial state and end of the horizon. By default first and last observation."),
@@ -79,6 +82,16 @@ def _drift(name: str, params: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     if missing:
         raise ValueError(f"drift {name} needs a value for {missing[0]!r}: give --param {missing[0]}=…")
     return kinds[name](**values), values
+
+
+def series_of(
+    file: Path, time: str, values: list[str] | None, unit: str | None
+) -> tuple["gv.TimeSeries", dict[str, Any]]:
+    """The series in a file, and the options for result.json."""
+    import girsanov as gv
+
+    series = gv.TimeSeries.from_csv(file, time=time, values=values or None, unit=unit)
+    return series, {"time": time, "values": values, "unit": unit}
 
 
 def model_of(

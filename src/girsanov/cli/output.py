@@ -33,6 +33,12 @@ def write_series(path: Path, series: "gv.TimeSeries") -> Path:
     return report.write_table(path, {"t": series.times} | columns)
 
 
+def write_over_time(path: Path, post: "gv.Posterior", times: Any, columns: dict[str, Any]) -> Path:
+    """Columns of numbers over the time, with its dates in front where the series has them."""
+    dates = {} if post.series.origin is None else {"date": [str(date) for date in post.series.dates(times)]}
+    return report.write_labelled(path, dates, {"time": times, **columns})
+
+
 def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: Any = None, fan: Any = None) -> None:
     """The posterior, over the true path where it is known, and the 5, 50 and 95 % quantiles of a forecast."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # no window is wanted
@@ -43,7 +49,7 @@ def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: An
             if line.get_label() == "true path":
                 line.set(zorder=1.5, color="0.65", linewidth=0.6)
         if fan is not None:
-            times, (low, middle, high) = fan
+            times, (low, middle, high) = post.series.axis(fan[0]), fan[1]
             ax.fill_between(times, low[:, i], high[:, i], color="#b5651d", alpha=0.2, lw=0)
             ax.plot(times, middle[:, i], color="#b5651d", lw=1.2, label="forecast median, 90 %")
     figure.axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)

@@ -22,7 +22,7 @@ from girsanov.cli.options import (
     model_of,
     random_times,
 )
-from girsanov.cli.output import console, print_table, save_figure, write_series
+from girsanov.cli.output import console, print_table, save_figure, write_over_time, write_series
 
 
 @app.command()
@@ -84,12 +84,12 @@ def forecast(
 
     out.mkdir(parents=True, exist_ok=True)
     quantiles = np.quantile(paths, [0.05, 0.5, 0.95], axis=0)
-    columns = {"time": times}
+    columns: dict[str, np.ndarray] = {}
     for stem, a in zip(("mean", "sd", "q05_", "q50_", "q95_"), (paths.mean(0), paths.std(0), *quantiles), strict=True):
         d = post.model.dim
         stems = report.names(stem, d) if d > 1 else [stem.rstrip("_")]
         columns |= dict(zip(stems, a.T, strict=True))
-    report.write_table(out / "forecast.csv", columns)
+    write_over_time(out / "forecast.csv", post, times, columns)
     save_figure(post, out / "figure.png", fan=(times, quantiles))
     settings = {"until": until, "n": n, "steps": steps}
     outcome = {"elbo": post.elbo, "status": post.status}
