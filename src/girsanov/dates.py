@@ -21,7 +21,7 @@ def check_unit(unit: Any) -> None:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
 
 
-def as_numbers(name: str, values: Any, unit: str, origin: Any = None) -> tuple[np.ndarray, np.datetime64 | None]:
+def as_numbers(name: str, values: Any, unit: Any, origin: Any = None) -> tuple[np.ndarray, np.datetime64 | None]:
     """Units since the origin, by default the first date, and the origin in UTC; durations have none.
 
     Dates without a time zone are read as UTC, text as ISO 8601 (2024-03-01, 2024-03-01T12:30); NaT becomes NaN.
@@ -32,7 +32,7 @@ def as_numbers(name: str, values: Any, unit: str, origin: Any = None) -> tuple[n
     a = np.atleast_1d(np.asarray(values))
     if a.dtype.kind in "biufc":
         raise ValueError(f"unit= and origin= are for dates; {name} are numbers already, so leave them out")
-    one = pd.Timedelta(1, unit)  # pyright: ignore[reportArgumentType]
+    one = pd.Timedelta(1, unit)
     if a.dtype.kind == "m" or (a.dtype.kind == "O" and isinstance(a[0], datetime.timedelta)):
         if origin is not None:
             raise ValueError(f"origin= is for dates; {name} are durations")
@@ -42,7 +42,7 @@ def as_numbers(name: str, values: Any, unit: str, origin: Any = None) -> tuple[n
     return np.asarray((stamps - first) / one, np.float64), np.datetime64(first.tz_localize(None), "ns")
 
 
-def as_dates(times: Any, unit: str, origin: np.datetime64) -> np.ndarray:
+def as_dates(times: Any, unit: Any, origin: np.datetime64) -> np.ndarray:
     """The dates, datetime64 in UTC, that are these numbers of units after the origin."""
     import pandas as pd
 
