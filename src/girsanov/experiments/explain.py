@@ -10,13 +10,18 @@ LIMIT = 1.0  # printed standard deviations
 
 
 def explain(
-    row: str, cell: Cell, values: list[dict[str, Any]], exact: list[dict[str, Any]] | None = None, metric: str = "nlpd"
+    row: str,
+    cell: Cell,
+    values: list[dict[str, Any]],
+    exact: list[dict[str, Any]] | None = None,
+    metric: str = "nlpd",
+    limit: float = LIMIT,
 ) -> str:
-    """Why this cell differs; empty where it does not, or where nothing was printed.
+    """Why this cell differs by more than `limit` printed sd; empty where it does not, or where nothing was printed.
 
     - row: the row without its step size; values: answers of its folds; exact: those of the exact smoother, if any.
     """
-    if cell.apart is None or abs(cell.apart) <= LIMIT or not values:
+    if cell.apart is None or abs(cell.apart) <= limit or not values:
         return ""
     if "early_share" in values[0]:
         return _early(cell, values, metric)

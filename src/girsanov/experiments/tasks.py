@@ -131,15 +131,17 @@ def table2(**settings: Any) -> dict[str, Any]:
         return _gp(inference_model(process, fold, changes), fold, settings, optimise=True) | known
     model, trainable = learning_model(process, fold, changes)
     method = VDP(max_iterations=2000) if row == "vdp" else None
+    begun = time.perf_counter()
     fit = learn(
         model, fold.train, dt=dt, span=fold.span, trainable=trainable, method=method, standard_errors=False,
         progress=False,
     )  # fmt: skip
+    seconds = time.perf_counter() - begun
     values = {k: float(v) for k, v in fit.parameters.items()}
     early = _on_the_way(model, fit.model, fold, dt) if row == "cvi_dp" else {}
     return {
         **scores(fit.posterior, fold.test), "elbo": fit.elbo, "status": fit.status, "learnt": values, **early,
-        "iterations": len(fit.history) - 1, **known,
+        "iterations": len(fit.history) - 1, "seconds": seconds, **known,
     }  # fmt: skip
 
 
