@@ -15,7 +15,6 @@ from girsanov._precision import float64, to_numpy
 from girsanov.chain.natural import NaturalChain
 from girsanov.fit import Fit, FitHistory
 from girsanov.grid import Grid
-from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.infer import (
     check_method,
     explain_bad_start,
@@ -28,6 +27,7 @@ from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
+from girsanov.learning.checks import check_learnable, check_objective, check_positive, check_priors, check_resume
 from girsanov.learning.curvature import laplace
 from girsanov.learning.objectives import (
     Expansion,
@@ -36,15 +36,13 @@ from girsanov.learning.objectives import (
     standard_value_and_grad,
     with_parameters,
 )
-from girsanov.learning.optimise import Maximum, check_optimiser, maximise
-from girsanov.learning.parameters import Parameter, Spec, constrain, free_part, insert, make_spec, split, to_vector
+from girsanov.learning.optimise import Maximum, maximise
+from girsanov.learning.parameters import Spec, insert, make_spec, split, to_vector
 from girsanov.model import Model, check_inputs
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
 from girsanov.sites import Sites
 
-_FAR = 4.0  # in free coordinates
-OBJECTIVES = ("modified", "standard", "profile")
 _MESSAGES = {
     "converged": "converged",
     "max_iterations": "stopped at max_iterations before the tolerances were met; raise it, or go on with resume=",
@@ -151,33 +149,25 @@ def learn(
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method)
-    objective = _check_objective(objective, method)
-    check_optimiser(optimiser)
-    if max_iterations < 1 or tolerance <= 0 or parameter_tolerance <= 0 or m_steps < 1 or restarts < 1:
-        raise ValueError("max_iterations, m_steps and restarts must be ≥ 1, and the tolerances positive")
+    check_positive(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
+    check_positive(float, tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
+    objective = check_objective(objective, method, optimiser)
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
     model = model if resume is None else resume.model
     spec = make_spec(model, trainable, constraints)
-    priors = _check_priors(spec, priors)
-    _check_resume(spec, resume)
-    _check_learnable(spec, method)
-    if objective == "profile" and optimiser != "lbfgs":
-        raise ValueError("objective='profile' is maximised by L-BFGS: leave optimiser='lbfgs'")
-    options = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
-    how = {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate}
+    priors = check_priors(spec, priors)
+    check_resume(spec, resume)
+    check_learnable(spec, method)
+    limits = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
+    climb = _climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})
     models = _restart_models(model, restarts, key, reinitialise)
     with reporter(progress) as say:
 
         @float64
         def fit(candidate: Model) -> Fit:
-            begun = time.perf_counter()
-            learner, result = _first_e_step(candidate, series, nodes, spec, method, priors, resume, begun, say)
-            if objective == "profile":
-                theta, result, status = _profile(learner, result, **options)
-            else:
-                m_step = _modified_m_step if objective == "modified" else _standard_m_step
-                theta, result, status = _em(learner, result, m_step, how, **options)
+            learner, result = _first_e_step(candidate, series, nodes, spec, method, priors, resume, say)
+            theta, result, status = climb(learner, result)
             return _finish(learner, theta, result, status, series, nodes, standard_errors, resume)
 
         fits = _together(fit, models)
@@ -185,53 +175,15 @@ def learn(
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
 
-def _check_objective(objective: str | None, method: Method) -> str:
-    by_sites = isinstance(method, CVIDP)
-    if by_sites and method.time != "discrete":
-        raise ValueError("learning works in discrete time: leave time='discrete', and infer the fitted model at will")
-    objective = objective or ("modified" if by_sites else "standard")
-    if objective not in OBJECTIVES:
-        raise ValueError(f"unknown objective {objective!r}; choose one of {list(OBJECTIVES)}")
-    if objective == "modified" and not by_sites:
-        raise ValueError("objective='modified' needs the sites of CVIDP; with VDP take 'standard' or 'profile'")
-    return objective
+Climb = Callable[[Learner, Run], tuple[np.ndarray, Run, str]]
 
 
-def _check_learnable(spec: Spec, method: Method) -> None:
-    if not isinstance(method, CVIDP) and any(p.path.split(".")[0] == "diffusion" for p in spec):
-        raise ValueError("VDP cannot learn the diffusion, which its q shares with the model: use method=gv.CVIDP()")
-
-
-def _check_priors(spec: Spec, priors: Mapping[str, Any] | None) -> dict:
-    priors = dict(priors or {})
-    paths = [p.path for p in spec]
-    for path, prior in priors.items():
-        if path not in paths:
-            raise ValueError(f"there is no trainable parameter {path!r} for a prior; there are {', '.join(paths)}")
-        if not hasattr(prior, "log_prob"):
-            raise ValueError(f"the prior of {path!r} must be a numpyro distribution, got {prior!r}")
-        _check_support(spec[paths.index(path)], prior)
-    return priors
-
-
-def _check_support(p: Parameter, prior: Any) -> None:
-    """A prior has to cover its parameter's range: numpyro's densities go on as they are outside their support."""
-    for free in (-_FAR, 0.0, _FAR):
-        value = free_part(p, constrain(p, np.full(p.size, free)))
-        if not np.all(prior.support(value)):
-            raise ValueError(
-                f"the prior of {p.path!r} covers {prior.support!r} but its constraint {p.kind!r} allows "
-                f"{np.asarray(value).ravel()[0]:.4g}; set its range, e.g. constraints={{{p.path!r}: 'positive'}}"
-            )
-
-
-def _check_resume(spec: Spec, resume: Fit | None) -> None:
-    paths = tuple(p.path for p in spec)
-    if resume is not None and resume.trainable != paths:
-        raise ValueError(
-            f"resume= learnt {', '.join(resume.trainable)}, but trainable stands for {', '.join(paths)}; to learn "
-            "others, start anew from the fitted model: gv.learn(fit.model, ...)"
-        )
+def _climb(objective: str, limits: dict[str, Any], how: dict[str, Any]) -> Climb:
+    """The way from a first E-step to the parameters, the last E-step and the status."""
+    if objective == "profile":
+        return lambda learner, result: _profile(learner, result, **limits)
+    m_step = _modified_m_step if objective == "modified" else _standard_m_step
+    return lambda learner, result: _em(learner, result, m_step, how, **limits)
 
 
 def _restart_models(model: Model, restarts: int, key: Any, reinitialise: Any) -> list[Model]:
@@ -266,7 +218,8 @@ def _together(fit: Callable[[Model], Fit], models: list[Model]) -> list[Fit]:
         return list(pool.map(fit, models))
 
 
-def _first_e_step(model, series, nodes, spec, method, priors, resume, begun, say) -> tuple[Learner, Run]:
+def _first_e_step(model, series, nodes, spec, method, priors, resume, say) -> tuple[Learner, Run]:
+    begun = time.perf_counter()
     warm = None if resume is None else warm_start(resume.posterior, model, series)
     problem, result, coarse = method.solve(model, series, nodes, warm, say)
     if result.status is Status.BAD_START:
