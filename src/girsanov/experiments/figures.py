@@ -8,7 +8,7 @@ import numpy as np
 
 from girsanov import baselines
 from girsanov.evaluation import Task
-from girsanov.experiments.data import inference_model, learning_model, load_fold, load_real
+from girsanov.experiments.data import Fold, inference_model, learning_model, load_fold, load_real
 from girsanov.experiments.settings import experiment
 from girsanov.experiments.tasks import learn_real, stated_omega
 from girsanov.inference.cvi_dp import CVIDP
@@ -68,10 +68,23 @@ def _band(ax: Any, estimate: Any, colour: str, label: str) -> None:
         ax.plot(t, m + side * s, color=colour, lw=0.6)
 
 
+def _first_fold(settings: dict[str, Any], process: str) -> tuple[Fold, dict[str, Any]]:
+    changes = settings["changes"].get(process, {})
+    return load_fold(settings["data"], process, 0, changes), changes
+
+
+def _legend(ax: Any) -> None:
+    """Above the data: room is made for it at the top of the panel."""
+    lines = len(ax.get_legend_handles_labels()[1])
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.09 * lines * (high - low))
+    ax.legend(frameon=False, fontsize=7, loc="upper left")
+
+
 def _process(settings: dict[str, Any]) -> tuple[Any, str]:
     """Draws from the prior; posteriors over the truth; bounds against iterations."""
-    process, dt, changes = settings["process"], settings["dt"], settings["changes"].get(settings["process"], {})
-    fold = load_fold(settings["data"], process, 0, changes)
+    process, dt = settings["process"], settings["dt"]
+    fold, changes = _first_fold(settings, process)
     model = inference_model(process, fold, changes)
     how = experiment(process, changes)
     figure, (left, middle, right) = _panels(3)
@@ -95,7 +108,7 @@ def _process(settings: dict[str, Any]) -> tuple[Any, str]:
     _band(middle, ours, OURS, "CVI-DP")
     middle.plot(fold.train.times, fold.train.values[:, 0], "k.", ms=4, label="observations")
     middle.set(title="posterior, mean ± 2 sd", xlabel="time")
-    middle.legend(frameon=False, fontsize=7)
+    _legend(middle)
 
     for post, style, label in (
         (ours, "-", "CVI-DP"), (paper_step, "--", f"CVI-DP, plain, ρ = {how['inference']['rho']:g}"),
@@ -104,7 +117,7 @@ def _process(settings: dict[str, Any]) -> tuple[Any, str]:
     for post, style, label in ((vdp, "-", "VDP, safeguarded"), (published, "--", f"VDP, ω = {omega:g}")):
         right.plot(np.arange(len(post.history)) + 1, post.history.elbo, style, color=OTHER, label=label)
     if evidence is not None:
-        right.axhline(evidence, color="k", lw=0.8, label="exact evidence")
+        right.axhline(evidence, color="k", lw=0.8, label="exact evidence" if model.dim == 1 else "evidence, particles")
     lowest = min(float(np.min(p.history.elbo)) for p in (ours, paper_step, vdp, published))
     right.set(title="evidence bound (nats)", xlabel="iteration", xscale="log", yscale="symlog")
     right.set_ylim(max(1.5 * lowest, _LOWEST), ours.elbo + abs(ours.elbo))  # a run that diverges leaves the panel
@@ -134,8 +147,7 @@ def _truth(ax: Any, model, fold, dt: float, guide: Any) -> float | None:
 
 def _evidence(settings: dict[str, Any]) -> tuple[Any, str]:
     """The double well's evidence against θ: exact, and the bounds of both methods at two steps."""
-    changes = settings["changes"].get("double_well", {})
-    fold = load_fold(settings["data"], "double_well", 0, changes)
+    fold, changes = _first_fold(settings, "double_well")
     thetas = np.linspace(0.4, 1.6, 13)
     figure, (ax,) = _panels(1, 5.5)
     for dt, style in ((0.01, "-"), (0.005, "--")):
@@ -154,8 +166,7 @@ def _evidence(settings: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _learning(settings: dict[str, Any]) -> tuple[Any, str]:
-    changes = settings["changes"].get("double_well", {})
-    fold = load_fold(settings["data"], "double_well", 0, changes)
+    fold, changes = _first_fold(settings, "double_well")
     model, trainable = learning_model("double_well", fold, changes)
     figure, (left, right) = _panels(2)
     runs = {
@@ -178,8 +189,7 @@ def _learning(settings: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _neural_sde(settings: dict[str, Any]) -> tuple[Any, str]:
-    changes = settings["changes"].get("double_well", {})
-    fold = load_fold(settings["data"], "double_well", 0, changes)
+    fold, changes = _first_fold(settings, "double_well")
     model = inference_model("double_well", fold, changes)
     dt = max(settings["dt"], 0.02)  # simulation through every step: a fine grid would take hours
     ours = infer(model, fold.train, dt=dt, span=fold.span, progress=False)
@@ -195,7 +205,7 @@ def _neural_sde(settings: dict[str, Any]) -> tuple[Any, str]:
         _band(ax, fit, "k", f"neural SDE, {until} iterations")
         _band(ax, ours, OURS, "CVI-DP")
         ax.set(xlabel="time", title=f"bound {fit.elbo:.1f} (CVI-DP {ours.elbo:.1f}) nats")
-        ax.legend(frameon=False, fontsize=7)
+        _legend(ax)
     return figure, f"Double well, fold 0, Δt = {dt:g}: a neural SDE comes nearer to CVI-DP with its iterations."
 
 
@@ -213,9 +223,9 @@ def _finance(settings: dict[str, Any]) -> tuple[Any, str]:
     for path in np.asarray(future)[:, :, 0]:
         ax.plot(ahead, path, color=TRUTH, lw=0.4)
     _band(ax, fit.posterior, OURS, "CVI-DP, network drift")
-    ax.plot(fold.test.times, fold.test.values[:, 0], ",", color=OTHER, label="held out")
+    ax.plot(fold.test.times, fold.test.values[:, 0], ".", ms=1.5, color=OTHER, label="held out")
     ax.set(xlabel=f"time ({how['model']['time_unit']})", ylabel="log price")
-    ax.legend(frameon=False, fontsize=7)
+    ax.legend(frameon=False, fontsize=7, markerscale=4)
     return figure, "Finance: posterior with a learnt network drift, the last bin held out, and simulated futures."
 
 
@@ -226,10 +236,10 @@ def _gps(settings: dict[str, Any]) -> tuple[Any, str]:
     figure, (ax,) = _panels(1, 4.5)
     x, y = (f.posterior.mean[:, 0] for f in fits)
     ax.plot(x, y, color=OURS, lw=1.0, label="posterior mean")
-    ax.plot(fold.train.values[:, 0], fold.train.values[:, 1], ",", color="k", label="observations")
+    ax.plot(fold.train.values[:, 0], fold.train.values[:, 1], ".", ms=1, color="k", label="observations")
     ax.plot(fold.test.values[:, 0], fold.test.values[:, 1], ".", ms=2, color=OTHER, label="held out")
     ax.set(xlabel="first coordinate", ylabel="second coordinate")
-    ax.legend(frameon=False, fontsize=7)
+    ax.legend(frameon=False, fontsize=7, markerscale=4)
     return figure, "GPS, fold 0: the track inferred with a learnt network drift."
 
 
