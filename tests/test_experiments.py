@@ -197,7 +197,7 @@ def test_rows_and_columns_of_table_one():
 
 # --- end to end
 
-SMALL = {"steps": [0.1], "processes": ["ou"], "rows": ["cvi_dp", "gp_regression"], "workers": 1, "progress": False}
+SMALL = {"steps": [0.1], "processes": ["ou"], "rows": ["cvi_dp", "gp_regression"], "jobs": 1, "progress": False}
 FILES = ("table1.csv", "table1.md", "table1.tex", "index.html")
 
 
@@ -234,7 +234,7 @@ def test_a_failed_task_is_shown_and_stops_nothing(tmp_path):
 def test_killed_at_a_random_moment_it_gives_the_same_files(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     arguments = ["reproduce", "table1", "--process", "ou", "--dt", "0.1", "--row", "gp_regression", "--row", "cvi_dp"]
-    command = [sys.executable, "-m", "girsanov.cli", *arguments, "--workers", "1", "--out"]
+    command = [sys.executable, "-m", "girsanov.cli", *arguments, "--jobs", "1", "--out"]
     environment = {**os.environ, "MPLBACKEND": "Agg"}
     run = subprocess.Popen(
         [*command, str(broken)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -252,6 +252,17 @@ def test_killed_at_a_random_moment_it_gives_the_same_files(tmp_path):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.slow
+def test_a_cluster_of_two_workers_writes_what_one_process_does(tmp_path):
+    arguments = ["reproduce", "table1", "--process", "ou", "--dt", "0.1", "--row", "gp_regression"]
+    for name, where in (("one", "--jobs=1"), ("two", "--workers=2")):
+        command = [sys.executable, "-m", "girsanov.cli", *arguments, where, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    for name in FILES:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
 @pytest.mark.parametrize("options", [{"what": "table3"}, {"processes": ["well"]}, {"rows": ["none"]}, {"steps": [0.0]}])
 def test_bad_calls_are_refused(tmp_path, options, as_a_user):
     call = {"what": "table1", **SMALL, **options}
@@ -267,7 +278,7 @@ def test_figures_and_the_real_experiments_from_simulated_series(tmp_path):
         "gps": {"simulation.observations": 120, "simulation.end": 6.0, "rows.cvi_dp_nn.restarts": 1,
                 "inference.dt": 0.1},
     }  # fmt: skip
-    options = {"changes": changes, "workers": 1, "progress": False}
+    options = {"changes": changes, "jobs": 1, "progress": False}
     for what in ("finance", "gps"):
         result = reproduce(what, tmp_path / what, **options)
         assert not result.failed, result.failed[0].error
@@ -276,7 +287,7 @@ def test_figures_and_the_real_experiments_from_simulated_series(tmp_path):
         result = reproduce(what, tmp_path / what, **small, **options)
         assert not result.failed, result.failed[0].error
     result = reproduce(
-        "figures", tmp_path / "figures", changes=changes, steps=[0.05], processes=["ou"], workers=1, progress=False
+        "figures", tmp_path / "figures", changes=changes, steps=[0.05], processes=["ou"], jobs=1, progress=False
     )
     assert not result.failed, result.failed[0].error
     assert {p.name for p in (tmp_path / "figures" / "figures").glob("*.png")} == {"ou.png", "finance.png", "gps.png"}

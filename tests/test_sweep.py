@@ -62,8 +62,8 @@ def files(out: Path) -> list[str]:
 
 def test_results_in_order_and_resumed(tmp_path):
     tasks = work_tasks(tmp_path, 4)
-    first = sweep(tasks[:2], tmp_path / "out", workers=1)
-    results = sweep(tasks[::-1], tmp_path / "out", workers=1)
+    first = sweep(tasks[:2], tmp_path / "out", jobs=1)
+    results = sweep(tasks[::-1], tmp_path / "out", jobs=1)
     assert [r.task.name for r in results] == ["t3", "t2", "t1", "t0"]
     assert results[2:] == first[::-1]
     assert all(isinstance(r, Result) and r.status == "done" and r.error is None for r in results)
@@ -76,13 +76,13 @@ def test_two_sweeps_at_once(tmp_path):
     """Both want every task; whoever comes second to one waits for it and reads the result."""
     tasks = work_tasks(tmp_path, 4, seconds=0.05)
     with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(lambda order: sweep(tasks[::order], tmp_path / "out", workers=1), (1, -1))
+        one, other = pool.map(lambda order: sweep(tasks[::order], tmp_path / "out", jobs=1), (1, -1))
     assert one == other[::-1]
     assert counts(tmp_path, "start") == {task.name: 1 for task in tasks}
 
 
 def test_record(tmp_path):
-    (result,) = sweep([Task("a", "sweep_tasks:not_finite", {})], tmp_path, workers=1)
+    (result,) = sweep([Task("a", "sweep_tasks:not_finite", {})], tmp_path, jobs=1)
     assert result.value == {"good": 1.0, "bad": None}
     assert set(result.versions) == {"girsanov", "jax", "numpy", "python"}
     assert result.seconds >= 0 and result.started.startswith("20")
@@ -94,13 +94,13 @@ def test_failure_is_recorded_and_retried(tmp_path):
     out, flag = tmp_path / "out", tmp_path / "flag"
     bad = Task("bad", "sweep_tasks:fail_unless", {"log": str(tmp_path / "log"), "label": "bad", "path": str(flag)})
     tasks = [bad, *work_tasks(tmp_path, 2)]
-    results = sweep(tasks, out, workers=1)
+    results = sweep(tasks, out, jobs=1)
     assert [r.status for r in results] == ["failed", "done", "done"]
     assert results[0].value is None and "RuntimeError: no file for bad" in (results[0].error or "")
-    assert sweep(tasks, out, workers=1, retry_failed=False) == results
+    assert sweep(tasks, out, jobs=1, retry_failed=False) == results
     assert counts(tmp_path, "start")["bad"] == 1
     flag.touch()
-    assert [r.status for r in sweep(tasks, out, workers=1)] == ["done"] * 3
+    assert [r.status for r in sweep(tasks, out, jobs=1)] == ["done"] * 3
     assert counts(tmp_path, "start") == {"bad": 2, "t0": 1, "t1": 1}
     assert len(files(out)) == 3
 
@@ -110,7 +110,7 @@ def test_failure_is_recorded_and_retried(tmp_path):
 )
 def test_value_that_json_cannot_hold(tmp_path, function, message):
     settings = {"value": 3} if function == "give" else {}
-    (result,) = sweep([Task("a", f"sweep_tasks:{function}", settings)], tmp_path, workers=1)
+    (result,) = sweep([Task("a", f"sweep_tasks:{function}", settings)], tmp_path, jobs=1)
     assert result.status == "failed"
     with pytest.raises(ValueError, match=message):
         raise ValueError(result.error)
@@ -123,7 +123,7 @@ def test_broken_file_counts_as_missing(tmp_path, content):
     (out / "tasks").mkdir(parents=True)
     (out / "tasks" / f"{task.name}-{task.digest[:12]}.json").write_text(content)
     assert load_results(out) == []
-    (result,) = sweep([task], out, workers=1)
+    (result,) = sweep([task], out, jobs=1)
     assert load_results(out) == [result] and result.status == "done"
 
 
@@ -169,10 +169,10 @@ def test_bad_task(as_a_user, name, function, settings, message):
         ([Task("a", "__main__:f", {})], {}, "move it to a module"),
         ([Task("a", "sweep_tasks:give", {"value": 1})] * 2, {}, r"tasks\[0\] and tasks\[1\] are the same"),
         ([("a", "sweep_tasks:give", {})], {}, r"tasks\[0\] is a tuple"),
-        ([], {"scheduler": "tcp://127.0.0.1:1", "cluster": 2}, "exclude each other"),
-        ([], {"workers": 2, "cluster": 2}, "workers=2 and cluster=2 exclude"),
-        ([], {"workers": 0}, "workers is 0"),
-        ([], {"cluster": -1}, "cluster is -1"),
+        ([], {"scheduler": "tcp://127.0.0.1:1", "workers": 2}, "exclude each other"),
+        ([], {"jobs": 2, "workers": 2}, "jobs=2 and workers=2 exclude"),
+        ([], {"jobs": 0}, "jobs is 0"),
+        ([], {"workers": -1}, "workers is -1"),
     ],
 )
 def test_bad_sweep(as_a_user, tmp_path, tasks, options, message):
@@ -190,7 +190,7 @@ def test_processes(tmp_path):
     """Two processes share the tasks, with one thread each where there are two cores; one that dies stops no other."""
     kill = Task("kill", "sweep_tasks:kill_worker", {"log": str(tmp_path / "log")})
     tasks = [kill, Task("env", "sweep_tasks:environment", {}), *work_tasks(tmp_path, 5, seconds=0.1)]
-    results = sweep(tasks, tmp_path / "out", workers=2)
+    results = sweep(tasks, tmp_path / "out", jobs=2)
     assert [r.status for r in results] == ["failed"] + ["done"] * 6
     assert "worker processes died" in (results[0].error or "")
     assert "--xla_cpu_multi_thread_eigen=false" in value(results[1])["XLA_FLAGS"]
@@ -209,7 +209,7 @@ from girsanov.evaluation import sweep
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    sweep(work_tasks(folder, 8, seconds=0.4), folder / "out", workers=2)
+    sweep(work_tasks(folder, 8, seconds=0.4), folder / "out", jobs=2)
 """
 
 
@@ -228,7 +228,7 @@ def test_parent_killed(tmp_path):
     subprocess.run(command, env=ENVIRONMENT, check=True, timeout=PATIENCE)
     tasks = work_tasks(tmp_path, 8, seconds=0.4)
     assert counts(tmp_path, "end") == {task.name: 1 for task in tasks}
-    assert [r.status for r in sweep(tasks, tmp_path / "out", workers=1)] == ["done"] * 8
+    assert [r.status for r in sweep(tasks, tmp_path / "out", jobs=1)] == ["done"] * 8
     assert counts(tmp_path, "end") == {task.name: 1 for task in tasks}
     assert len(files(tmp_path / "out")) == 8
     assert {r.task.name for r in finished} <= {name for name, n in counts(tmp_path, "start").items() if n == 1}
@@ -295,12 +295,12 @@ def test_dask_worker_killed(tmp_path):
     assert sorted(counts(tmp_path, "start").values()) == [1] * 7 + [2], "no task was interrupted"
     assert files(tmp_path / "out") == sorted(f"{t.name}-{t.digest[:12]}.json" for t in tasks)
     assert len({value(r)["pid"] for r in results}) == 2
-    assert sweep(tasks, tmp_path / "out", workers=1) == results
+    assert sweep(tasks, tmp_path / "out", jobs=1) == results
 
 
 def test_dask_cluster(tmp_path):
     tasks = [Task("env", "sweep_tasks:environment", {}), *work_tasks(tmp_path, 3)]
-    results = sweep(tasks, tmp_path / "out", cluster=1)
+    results = sweep(tasks, tmp_path / "out", workers=1)
     assert [r.status for r in results] == ["done"] * 4
     assert "--xla_cpu_multi_thread_eigen=false" in value(results[0])["XLA_FLAGS"]
     assert value(results[0])["OMP_NUM_THREADS"] == "1"
@@ -309,7 +309,7 @@ def test_dask_cluster(tmp_path):
 @pytest.mark.slow
 def test_dask_gives_up_a_task_that_kills_its_workers(tmp_path):
     tasks = [Task("kill", "sweep_tasks:kill_worker", {"log": str(tmp_path / "log")}), *work_tasks(tmp_path, 2)]
-    results = sweep(tasks, tmp_path / "out", cluster=2)
+    results = sweep(tasks, tmp_path / "out", workers=2)
     assert [r.status for r in results] == ["failed", "done", "done"]
     assert "Dask gave the task up" in (results[0].error or "")
     assert load_results(tmp_path / "out") == results
@@ -334,7 +334,7 @@ def test_progress(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("girsanov.progress._AFTER", -1.0)
     monkeypatch.setattr("girsanov.progress._BETWEEN", -1.0)
     bad = Task("bad", "sweep_tasks:returns_a_set", {})
-    sweep([bad, *work_tasks(tmp_path, 1)], tmp_path / "out", workers=1)
+    sweep([bad, *work_tasks(tmp_path, 1)], tmp_path / "out", jobs=1)
     assert "sweep, 2 of 2 tasks, 1 failed" in capsys.readouterr().err
-    sweep([bad], tmp_path / "other", workers=1, progress=False)
+    sweep([bad], tmp_path / "other", jobs=1, progress=False)
     assert capsys.readouterr().err == ""

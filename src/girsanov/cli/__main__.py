@@ -1,3 +1,4 @@
 from girsanov.cli import main
 
-main()
+if __name__ == "__main__":  # workers of a Dask cluster import this module too
+    main()

@@ -32,8 +32,8 @@ def reproduce(
     ] = None,
     particles: Annotated[int | None, typer.Option(help="Particles of the smoother.")] = None,
     samples: Annotated[int | None, typer.Option(help="Draws of the particle smoother.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes on this machine; default: one a core.")] = None,
-    cluster: Annotated[int | None, typer.Option(help="Workers of a local Dask cluster instead.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes on this machine; default: one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers of a local Dask cluster instead.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://host:port.")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write to; results already there are kept.")] = Path("out/paper"),
 ) -> None:
@@ -44,8 +44,8 @@ def reproduce(
     changes = parse_changes(setting or [], (*PROCESSES, *REAL))
     counts = {k: v for k, v in (("particles", particles), ("samples", samples)) if v is not None}
     result = experiments.reproduce(
-        what, out, data, steps=dt, processes=process, rows=row, particles=counts, changes=changes, workers=workers,
-        scheduler=scheduler, cluster=cluster,
+        what, out, data, steps=dt, processes=process, rows=row, particles=counts, changes=changes, jobs=jobs,
+        workers=workers, scheduler=scheduler,
     )  # fmt: skip
     _show(result)
     console.print(f"{result.seconds:.0f} s; open {out / 'index.html'}", markup=False, soft_wrap=True)

@@ -25,9 +25,9 @@ def sweep(
     tasks: Sequence[Task],
     out: str | Path,
     *,
+    jobs: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
-    cluster: int | None = None,
     retry_failed: bool = True,
     progress: bool = True,
 ) -> list[Result]:
@@ -38,15 +38,15 @@ def sweep(
     are at, and end.) A task that raises is recorded as failed, with its traceback, and
     stops no other; the next call runs it again, unless `retry_failed` is off.
 
-    The tasks run in `workers` processes of this machine, as many as there are processors by default, and in this
-    process if that is one. `scheduler="tcp://host:port"` runs them on the workers of a Dask scheduler instead, which
-    must see the folder `out` under the same path and find the tasks' functions; give each of them one thread.
-    `cluster=N` starts N Dask workers on this machine; the calling script then needs an
-    `if __name__ == "__main__":` around its work, as Dask's workers import it.
+    The tasks run in `jobs` processes of this machine, as many as there are processors by default, and in this process
+    if that is one. `workers=N` starts a Dask cluster of N workers on this machine instead; the calling script then
+    needs an `if __name__ == "__main__":` around its work, as Dask's workers import it. `scheduler="tcp://host:port"`
+    runs the tasks on the workers of a Dask scheduler that is running, on any machines: they must see the folder `out`
+    under the same path and find the tasks' functions; give each of them one thread.
     """
     tasks = list(tasks)
     _check_tasks(tasks)
-    execute = _executor(workers, scheduler, cluster)
+    execute = _executor(jobs, workers, scheduler)
     folder = str(Path(out).resolve())
     (Path(folder) / "tasks").mkdir(parents=True, exist_ok=True)
 
@@ -107,21 +107,21 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
 
 
 def _executor(
-    workers: int | None, scheduler: str | None, cluster: int | None
+    jobs: int | None, workers: int | None, scheduler: str | None
 ) -> Callable[[Callable, Calls], Iterator[tuple[str, Any]]]:
-    places = {"workers": workers, "scheduler": scheduler, "cluster": cluster}
+    places = {"jobs": jobs, "workers": workers, "scheduler": scheduler}
     given = [f"{name}={value!r}" for name, value in places.items() if value is not None]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} exclude each other: tasks run in one place, give only one of them")
     if scheduler is not None:
         return partial(executors.on_scheduler, address=scheduler)
-    for name, number in (("workers", workers), ("cluster", cluster)):
+    for name, number in (("jobs", jobs), ("workers", workers)):
         if number is not None and number < 1:
             raise ValueError(f"{name} is {number}; give a number of processes, at least 1")
-    if cluster is not None:
-        return partial(executors.on_cluster, workers=cluster)
-    if workers is None:
+    if workers is not None:
+        return partial(executors.on_cluster, workers=workers)
+    if jobs is None:
         from joblib import cpu_count
 
-        workers = cpu_count()
-    return executors.in_turn if workers == 1 else partial(executors.in_processes, workers=workers)
+        jobs = cpu_count()
+    return executors.in_turn if jobs == 1 else partial(executors.in_processes, workers=jobs)

@@ -37,16 +37,16 @@ def reproduce(
     rows: list[str] | None = None,
     particles: dict[str, int] | None = None,
     changes: dict[str, dict[str, Any]] | None = None,
+    jobs: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
-    cluster: int | None = None,
     progress: bool = True,
 ) -> Reproduction:
     """Regenerate a part of the paper in the folder `out`; a call that was killed goes on where it stopped.
 
     - what: "table1", "table2", "figures", "finance", "gps" or "all"; data: the authors' folder, None to simulate.
     - steps: of the grid; processes, rows: only these; particles: settings of the particle smoother.
-    - changes: of the settings by experiment and dotted path; workers, scheduler, cluster: see `sweep`.
+    - changes: of the settings by experiment and dotted path; jobs, workers, scheduler: see `sweep`.
     """
     begun = time.perf_counter()
     if what not in (*PARTS, "all"):
@@ -60,7 +60,7 @@ def reproduce(
     every = [task for part in parts for task in tasks[part]]
     if not every:
         raise ValueError(f"nothing to do: no row of {what} is among {rows}")
-    results = sweep(every, folder, workers=workers, scheduler=scheduler, cluster=cluster, progress=progress)
+    results = sweep(every, folder, jobs=jobs, workers=workers, scheduler=scheduler, progress=progress)
     by_part = _split(results, tasks)
     comparisons = write_tables(folder, by_part, options["data"] is None)
     write_index(folder, comparisons, by_part, options)
