@@ -296,3 +296,38 @@ def test_progress_is_shown_on_long_runs_and_can_be_turned_off(monkeypatch, capsy
     assert "at iteration 3" in capsys.readouterr().err
     with progress.reporter(False) as say:
         assert say is None
+
+
+# --- a grid that does not resolve the drift
+
+ROTATION = np.array([[0.0, 1.0], [-1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("drift", "rate", "method"),
+    [
+        (gv.OrnsteinUhlenbeck(5.0), 5.0, gv.CVIDP()),
+        (gv.OrnsteinUhlenbeck(5.0), 5.0, gv.VDP()),
+        (gv.Linear(5.0 * ROTATION), 5.0, gv.CVIDP()),
+        (gv.Linear([[0.0, 50.0], [0.0, 0.0]]), 0.0, gv.CVIDP()),
+    ],
+    ids=["decay", "vdp", "rotation", "shear"],
+)
+def test_a_step_too_long_for_the_drift_is_a_warning(drift, rate, method, recwarn):
+    """Δ times the largest |eigenvalue| beyond one; a shear has none, however large its entries are."""
+    d = drift.dim or 1
+    series = gv.TimeSeries([1.0, 2.0], np.full((2, d), 0.1))
+    for dt in (0.25, 0.1):
+        recwarn.clear()
+        gv.infer(
+            gv.Model(drift, likelihood=gv.likelihoods.Gaussian(0.1)), series, dt=dt, span=(0.0, 2.0), method=method
+        )
+        said = [str(w.message) for w in recwarn if "too long for the drift" in str(w.message)]
+        assert len(said) == (dt * rate > 1.0)
+        assert all("the step of 0.25" in s and "rate there is 5 per unit" in s and "below 0.2," in s for s in said)
+
+
+def test_in_continuous_time_there_is_no_such_warning(recwarn):
+    model = gv.Model(gv.OrnsteinUhlenbeck(5.0), likelihood=gv.likelihoods.Gaussian(0.1))
+    gv.infer(model, gv.TimeSeries([1.0, 2.0], [0.1, 0.2]), dt=0.25, method=gv.CVIDP(time="continuous"))
+    assert not [w for w in recwarn if "too long" in str(w.message)]

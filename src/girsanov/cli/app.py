@@ -1,9 +1,10 @@
 """The command `girsanov`: heavy imports are inside the commands, so that the help is quick.
 
-A `ValueError` is the user's to mend: one line, exit code 2.
+A `ValueError` is the user's to mend: one line, exit code 2. A warning is one line as well.
 """
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -22,12 +23,19 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command `girsanov`."""
-    try:
-        app(args=arguments)
-    except ValueError as error:
-        message = " ".join(str(error).split())
-        Console(stderr=True).print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: _line("warning", message, "yellow")
+        try:
+            app(args=arguments)
+        except ValueError as error:
+            _line("error", error, "red")
+            sys.exit(2)
+
+
+def _line(kind: str, message: object, style: str) -> None:
+    """On standard error, whatever line breaks the message has."""
+    text = f"{kind}: {' '.join(str(message).split())}"
+    Console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)

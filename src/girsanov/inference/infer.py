@@ -21,6 +21,7 @@ from girsanov.inference.levels import prolong
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown, with_limits
 from girsanov.inference.objective import Problem, compose, starting_sites
+from girsanov.inference.resolution import warn_unresolved
 from girsanov.inference.status import Status
 from girsanov.model import Model, check_inputs
 from girsanov.posterior import History, Posterior
@@ -63,7 +64,9 @@ def infer(
     if result.status is Status.BAD_START:
         explain_bad_start(problem)
     history = run_history(result, coarse)
-    return make_posterior(problem, result, series, history, nodes, time.perf_counter() - begun)
+    post = make_posterior(problem, result, series, history, nodes, time.perf_counter() - begun)
+    warn_unresolved(post, stacklevel=4)
+    return post
 
 
 def run_history(result: Run, coarse: list[Run]) -> History:

@@ -26,6 +26,7 @@ from girsanov.inference.infer import (
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem
+from girsanov.inference.resolution import warn_unresolved
 from girsanov.inference.status import Status
 from girsanov.learning.checks import check_learnable, check_objective, check_positive, check_priors, check_resume
 from girsanov.learning.curvature import laplace
@@ -172,6 +173,7 @@ def learn(
 
         fits = _together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
+    warn_unresolved(fits[0].posterior, stacklevel=4)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
 
