@@ -118,11 +118,13 @@ def test_counts_are_observed_too():
     assert abs(got.log_evidence - exact.log_evidence) < ERRORS * got.standard_error
 
 
-def test_same_key_same_draws():
+def test_same_key_same_draws(recwarn):
     run = lambda key: particle_smoother(  # noqa: E731
         linear_model(), linear_series(), DT, SPAN, key=jax.random.key(key), particles=20, samples=40, progress=False
     )
     first = run(1)
+    assert first.rhat > 1.1 and "the chains disagree: R̂ = 1." in str(recwarn.pop(UserWarning).message)  # 40 draws
+    assert "\n" not in repr(first) and f"rhat={first.rhat:.6g}" in repr(first)
     assert np.array_equal(first.samples, run(1).samples)
     assert not np.array_equal(first.samples, run(2).samples)
     assert np.array_equal(np.concatenate([c.samples for c in first.by_chain()]), first.samples)

@@ -97,6 +97,13 @@ class PathEstimate(abc.ABC):
             )
         return np.clip(t, first, last)
 
+    def __repr__(self) -> str:
+        """The size, and every fact that is a number or a word: no arrays."""
+        facts = {"N": len(self.times), "d": self.model.dim}
+        facts |= {k: v for k, v in vars(self).items() if isinstance(v, int | float | str)}
+        shown = (f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in facts.items())
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def plot(self, **options: Any) -> Any:
         """Mean, two-standard-deviation band and data, a panel a coordinate; returns the matplotlib figure."""
         from girsanov.plotting import plot_estimate

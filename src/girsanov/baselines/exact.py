@@ -23,7 +23,7 @@ _MAX_WIDENINGS = 12
 _FEWEST = 8  # points a node that a user may ask for
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ExactPosterior(PathEstimate):
     """The exact marginals of the discretised model with a scalar state.
 

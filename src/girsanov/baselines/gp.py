@@ -36,7 +36,7 @@ _ROUNDING = 1e-6  # of the largest prior variance: how far below zero rounding m
 _PENALTY = 1e12  # in place of a value that is not finite: the line search steps back from it
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class GPEstimate(PathEstimate):
     """The posterior of f at `times`, a column of the series at a time, with the parameters that it was found with.
 
@@ -57,14 +57,14 @@ class GPEstimate(PathEstimate):
     message: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class GPPosterior(GPEstimate):
     """The exact posterior of a Gaussian process."""
 
     @float64
     def marginals(self, times: Any) -> Marginals:
         """Mean and covariance of f at any times, beyond the data too."""
-        t = check_times(times)
+        t = check_times(self._numbers(times))
         return Marginals(*_posterior(self.kernel, self.noise_variance, self.series, t)[1:])
 
 
@@ -90,7 +90,7 @@ def gp_regression(
       at most `max_iterations` of L-BFGS on their logarithms.
     """
     r = check_problem(series, kernel, noise_variance)
-    t = series.times if times is None else check_times(times)
+    t = series.times if times is None else check_times(series.numbers(times))
     fit = maximise(_evidence, (kernel, r), (optimise, optimise_noise), _padded(series.times, series), max_iterations)
     log_evidence, mean, cov = _posterior(fit.kernel, fit.noise_variance, series, t)
     if not np.isfinite(log_evidence):

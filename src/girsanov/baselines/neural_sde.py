@@ -42,7 +42,7 @@ class NeuralHistory:
     seconds: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NeuralPosterior(DrawnPaths):
     """Paths of the fitted posterior process.
 

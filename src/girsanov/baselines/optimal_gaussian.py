@@ -13,7 +13,7 @@ from girsanov.series import TimeSeries
 from girsanov.sites import Linearisation
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class OptimalGaussian(PathEstimate):
     """A Gaussian Markov chain with the means, covariances and lag-one covariances of another estimate.
 

@@ -1,6 +1,7 @@
 """Particle smoothing: draws from the posterior over paths by conditional particle filters with ancestor sampling."""
 
 import dataclasses
+import warnings
 from typing import Any
 
 import jax
@@ -20,10 +21,11 @@ from girsanov.series import TimeSeries
 from girsanov.simulate import check_draws
 
 _CHUNK = 20  # sweeps between two looks of the host
+_DISAGREE = 1.1  # R̂ from which on the draws are not to be used
 _WATCHED = 60  # nodes whose states the diagnostics look at
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ParticlePosterior(DrawnPaths):
     """Paths drawn from the posterior of the discretised model.
 
@@ -143,7 +145,14 @@ def particle_smoother(
     draws = np.moveaxis(every[burn_in::thin], 0, 1)
     evidence = _evidence(path, proposal, evidence_key, particles, resample, evidence_runs)
     seconds = time.perf_counter() - begun
-    return ParticlePosterior.of(model, series, grid.times, draws, every, evidence, seconds)
+    post = ParticlePosterior.of(model, series, grid.times, draws, every, evidence, seconds)
+    if post.rhat > _DISAGREE:
+        warnings.warn(
+            f"the chains disagree: R̂ = {post.rhat:.2f}, {post.ess:.0f} effective draws; raise samples= or particles=, "
+            "or guide them by a posterior, guided=gv.infer(...)",
+            stacklevel=3,
+        )
+    return post
 
 
 def draw(path: PathModel, proposal: Proposal, key, paths, n: int, resample, sweeps: int, say) -> np.ndarray:

@@ -26,7 +26,7 @@ from girsanov.likelihoods import LOG_2PI
 from girsanov.series import TimeSeries
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class SparseGPPosterior(GPEstimate):
     """The Gaussian process that reaches Titsias' bound.
 
@@ -46,7 +46,7 @@ class SparseGPPosterior(GPEstimate):
     def marginals(self, times: Any) -> Marginals:
         """Mean and covariance of f at any times, beyond the data too."""
         data = _data(self.series, self.inducing, self.jitter)
-        return Marginals(*_posterior(self.kernel, self.noise_variance, data, check_times(times))[1:])
+        return Marginals(*_posterior(self.kernel, self.noise_variance, data, check_times(self._numbers(times)))[1:])
 
 
 @float64
@@ -81,7 +81,7 @@ def sparse_gp_regression(
     r = check_problem(series, kernel, noise_variance)
     if not (np.isfinite(jitter) and jitter >= 0):
         raise ValueError(f"jitter must be zero or a small positive number such as 1e-8, got {jitter!r}")
-    t = series.times if times is None else check_times(times)
+    t = series.times if times is None else check_times(series.numbers(times))
     z = _inducing_inputs(inducing, series.times[series.observed.any(1)])
     data = _data(series, z, jitter)
     fit = maximise(_bound, (kernel, r), (optimise, optimise_noise), data, max_iterations)
