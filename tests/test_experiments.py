@@ -195,6 +195,20 @@ def test_rows_and_columns_of_table_one():
     assert "van der Pol" not in table.rows["Exact smoother"]
 
 
+def test_restarts_of_networks_are_reported():
+    options = {"data": None, "rows": ["driftless", "cvi_dp_nn"], "changes": {}}
+    answer = {"nlpd": 1.0, "rmse": 0.5, "status": "converged"}
+    results = [
+        Result(t, "done", {**answer, "restarts": [[-3.0, -3.5 - i]] if "nn" in t.name else []}, None, 0.1, {}, "")
+        for i, t in enumerate(plan.real_tasks("finance", options))
+    ]
+    table = plan.real_table("finance", results, simulated=False)
+    assert len(table.remarks) == 1 and table.remarks[0] == table.notes[0]
+    assert "CVI-DP, network: 2 starts a fold" in table.remarks[0]
+    assert "differ by 7.5 nats in the median and 9.5 at the most" in table.remarks[0]
+    assert table.remarks[0] in table.markdown()
+
+
 # --- end to end
 
 SMALL = {"steps": [0.1], "processes": ["ou"], "rows": ["cvi_dp", "gp_regression"], "jobs": 1, "progress": False}

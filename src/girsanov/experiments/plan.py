@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from girsanov.evaluation import Result, Task
 from girsanov.experiments.data import FOLDS
 from girsanov.experiments.explain import explain
@@ -90,12 +92,26 @@ def real_table(name: str, results: list[Result], simulated: bool) -> Comparison:
     """Rows by model, columns NLPD and RMSE."""
     stated = {} if simulated else printed(name)
     rows: dict[str, dict[str, Cell]] = {}
+    remarks = []
     for row, values in _grouped(results, lambda s: s["row"]).items():
+        remarks += _starts(_LABELS[row], _ended(values))
         for metric in ("nlpd", "rmse"):
             cell = make_cell(values, metric, stated.get(row, {}).get(metric))
             note = explain(row, cell, _ended(values), metric=metric)
             rows.setdefault(_LABELS[row], {})[metric.upper()] = _noted(cell, note)
-    return Comparison(name, _TITLES[name], rows)
+    return Comparison(name, _TITLES[name], rows, tuple(remarks))
+
+
+def _starts(label: str, values: list[dict[str, Any]]) -> list[str]:
+    """How often a row's networks were started, and how far the bounds of one fold's starts lie apart."""
+    bounds = [b for v in values for b in v["restarts"] if len(b) > 1]
+    if not bounds:
+        return []
+    apart = np.array([max(b) - min(b) for b in bounds])
+    return [
+        f"{label}: {len(bounds[0])} starts a fold, the best on the training data by bound and prior counts; the bounds of "
+        f"a fold's starts differ by {np.median(apart):.2g} nats in the median and {apart.max():.2g} at the most."
+    ]
 
 
 def _noted(cell: Cell, note: str) -> Cell:

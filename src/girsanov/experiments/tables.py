@@ -44,11 +44,15 @@ def make_cell(values: list[dict[str, Any] | None], metric: str, paper: Any) -> C
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A table of cells, rows by label and columns by name, with a title and the unit of its numbers."""
+    """A table of cells, rows by label and columns by name, with a title and the unit of its numbers.
+
+    - remarks: sentences on whole rows; those on single cells are with the cells.
+    """
 
     name: str
     title: str
     rows: dict[str, dict[str, Cell]]
+    remarks: tuple[str, ...] = ()
 
     def cells(self) -> Iterator[tuple[str, str, Cell]]:
         for label, row in self.rows.items():
@@ -61,7 +65,8 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        return [f"{label}, {column}: {cell.note}" for label, column, cell in self.cells() if cell.note]
+        of_cells = [f"{label}, {column}: {cell.note}" for label, column, cell in self.cells() if cell.note]
+        return [*self.remarks, *of_cells]
 
     def csv(self) -> str:
         text = io.StringIO()

@@ -145,7 +145,7 @@ def learn(
     - tolerance, parameter_tolerance: stop when an iteration gains less (nats) and moves every free parameter less.
     - constraints: by path, "real", "positive", "full" (positive definite) or (low, high), over the defaults.
     - priors: numpyro distributions by path; the fit is then the mode of bound plus log prior.
-    - restarts: fits from parameters drawn anew with `key`, the best by evidence bound kept, all of them reported.
+    - restarts: fits from parameters drawn anew with `key`, the best by bound and prior kept, all of them reported.
     - resume: an earlier fit to go on from.
     """
     reject_unknown("learn", unknown, learn)
