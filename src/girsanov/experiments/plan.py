@@ -109,8 +109,8 @@ def _starts(label: str, values: list[dict[str, Any]]) -> list[str]:
         return []
     apart = np.array([max(b) - min(b) for b in bounds])
     return [
-        f"{label}: {len(bounds[0])} starts a fold, the best on the training data by bound and prior counts; the bounds of "
-        f"a fold's starts differ by {np.median(apart):.2g} nats in the median and {apart.max():.2g} at the most."
+        f"{label}: {len(bounds[0])} starts a fold, the best on the training data by bound and prior counts; the bounds "
+        f"of a fold's starts differ by {np.median(apart):.2g} nats in the median and {apart.max():.2g} at the most."
     ]
 
 
