@@ -19,8 +19,8 @@ _METHODS = ("vdp", "cvi_dp")
 _LABELS = {
     "exact": "Exact smoother", "particles": "SMC", "gaussian": "Optimal Gaussian", "gp_regression": "GPR (OU kernel)",
     "vdp": "VDP", "cvi_dp": "CVI-DP", "driftless": "Brownian motion", "sparse_gp": "Sparse GP",
-    "cvi_dp_ou": "CVI-DP, OU", "cvi_dp_nn": "CVI-DP, network", "cvi_dp_relu": "CVI-DP, ReLU network, no prior",
-    "vdp_nn": "VDP, network",
+    "cvi_dp_ou": "CVI-DP, OU", "cvi_dp_growth": "CVI-DP, constant growth", "cvi_dp_nn": "CVI-DP, network",
+    "cvi_dp_relu": "CVI-DP, ReLU network, no prior", "vdp_nn": "VDP, network",
 }  # fmt: skip
 _PRINTED: dict[str, str] = {"particles": "smc", "gaussian": "optimal_gaussian"}  # names of these rows in the paper
 _TITLES = {

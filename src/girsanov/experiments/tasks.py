@@ -226,15 +226,15 @@ def learn_real(name: str, row: str, fold: RealFold, seed: int, changes: dict | N
 
 
 def real_drift(options: dict[str, Any], key: Any = None) -> Any:
-    """The drift that a row names: none, that of an Ornstein–Uhlenbeck process, or a network with random weights."""
+    """The drift that a row names: none, a constant, Ornstein–Uhlenbeck's, or a network with random weights."""
     match options["drift"]:
-        case "none":
+        case "none" | "constant":
             return Linear([[0.0]])
         case "ou":
             return OrnsteinUhlenbeck(float(options["decay"]))
         case "network":
             return MLP(1, int(options["width"]), 1, options["activation"], key=key)
-    raise ValueError(f"a row's drift must be none, ou or network, got {options['drift']!r}")
+    raise ValueError(f"a row's drift must be none, constant, ou or network, got {options['drift']!r}")
 
 
 def _sparse_gp(fold: RealFold, how: dict[str, Any], options: dict[str, Any]):
