@@ -213,10 +213,15 @@ def _same_kind(drift: Any, redrawn: Any) -> Any:
 
 
 def _together(fit: Callable[[Model], Fit], models: list[Model]) -> list[Fit]:
-    """All the fits, as many at a time as there are processors: compiled code runs outside the interpreter's lock."""
-    if len(models) == 1:
-        return [fit(models[0])]
-    with ThreadPoolExecutor(min(len(models), os.cpu_count() or 1)) as pool:
+    """All the fits, as many at a time as this process has threads: compiled code runs outside the interpreter's lock.
+
+    A worker among several has one thread (OMP_NUM_THREADS); elsewhere there are as many as processors.
+    """
+    allowed = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    threads = min(len(models), int(allowed) if allowed.isdigit() else os.cpu_count() or 1)
+    if threads <= 1:
+        return [fit(model) for model in models]
+    with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(fit, models))
 
 
