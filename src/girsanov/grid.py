@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from girsanov._checks import check_positive
 from girsanov.series import TimeSeries
 
 # Two times closer than this fraction of the step are one: rounding of the same number, never a moved observation.
@@ -22,8 +23,7 @@ class Grid(NamedTuple):
 def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None) -> Grid:
     """The union of t₀, t₀ + dt, …, t₁ and the observation times, which replace the nodes they coincide with."""
     t0, t1 = _span(series, span)
-    if not (np.isfinite(dt) and dt > 0):
-        raise ValueError(f"dt must be positive and finite, got {dt!r}")
+    check_positive(dt=dt)
     if t1 > t0 and dt > (t1 - t0) * (1 + _SAME):
         raise ValueError(f"dt = {dt:g} is longer than the span {t1 - t0:g} from {t0:g} to {t1:g}; take a smaller dt")
     steps = (t1 - t0) / dt

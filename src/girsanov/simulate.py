@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from girsanov._checks import check_positive, check_whole
 from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov.model import Model
@@ -49,10 +50,8 @@ def check_draws(key: Any, n: int = 1, dt: float = 1.0) -> None:
     """Raise a ValueError unless these can draw n paths in steps of dt."""
     if not (isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape == (2,))):
         raise ValueError(f"key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
-    if int(n) != n or n < 1:
-        raise ValueError(f"n must be a whole number ≥ 1, got {n!r}")
-    if not (np.isfinite(dt) and dt > 0):
-        raise ValueError(f"dt must be positive and finite, got {dt!r}")
+    check_whole(n=n)
+    check_positive(dt=dt)
 
 
 @float64

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from girsanov._checks import check_whole
 from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov.baselines.particle_filter import conditional_sweep
@@ -91,9 +92,7 @@ def annealed_importance_sampling(
 
     begun = time.perf_counter()
     check_draws(key)
-    for name, value in (("steps", steps), ("runs", runs), ("sweeps", sweeps)):
-        if int(value) != value or value < 1:
-            raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
+    check_whole(steps=steps, runs=runs, sweeps=sweeps)
     check_inputs(model, series)
     grid = grid_with(series, dt, span, None)
     path, resample = path_model(model, series, grid), resampling_nodes(grid, particles)

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int
 
+from girsanov._checks import check_positive, check_whole
 from girsanov._compile import compiled
 from girsanov._precision import float64, to_numpy
 from girsanov._types import Array
@@ -262,12 +263,9 @@ def _draw(net: PosteriorNetwork, task: _Task, key, samples: int) -> tuple[np.nda
 
 
 def _check(iterations, paths, learning_rate, decay, width, depth) -> None:
-    whole = {"iterations": (iterations, 0), "paths": (paths, 1), "width": (width, 1), "depth": (depth, 1)}
-    for name, (value, least) in whole.items():
-        if int(value) != value or value < least:
-            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
-    if not (np.isfinite(learning_rate) and learning_rate > 0.0):
-        raise ValueError(f"learning_rate must be positive and finite, got {learning_rate!r}")
+    check_whole(0, iterations=iterations)
+    check_whole(1, paths=paths, width=width, depth=depth)
+    check_positive(learning_rate=learning_rate)
     if not 0.0 < decay <= 1.0:
         raise ValueError(f"decay must be in (0, 1], got {decay!r}")
 

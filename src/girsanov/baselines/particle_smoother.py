@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from girsanov._checks import check_whole
 from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov.baselines.draws import DrawnPaths
@@ -126,11 +127,9 @@ def particle_smoother(
 
     begun = time.perf_counter()
     check_draws(key, samples)
-    for name, value, least in (("particles", particles, 2), ("chains", chains, 1), ("thin", thin, 1)):
-        if int(value) != value or value < least:
-            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
-    if int(burn_in) != burn_in or burn_in < 0 or int(evidence_runs) != evidence_runs or evidence_runs < 0:
-        raise ValueError("burn_in and evidence_runs must be whole numbers ≥ 0")
+    check_whole(2, particles=particles)
+    check_whole(1, chains=chains, thin=thin)
+    check_whole(0, burn_in=burn_in, evidence_runs=evidence_runs)
     check_inputs(model, series)
     if not 0.0 < trust <= 1.0:
         raise ValueError(f"trust must be in (0, 1], got {trust!r}")

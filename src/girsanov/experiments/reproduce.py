@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from girsanov import report
+from girsanov._checks import check_positive
 from girsanov.evaluation import Result, Task, load_results, sweep
 from girsanov.experiments import figures, plan
 from girsanov.experiments.data import load_fold, load_real
@@ -74,8 +75,7 @@ def reproduce(
 
 def _options(data, steps, processes, rows, particles, changes) -> dict[str, Any]:
     for dt in steps or []:
-        if not dt > 0:
-            raise ValueError(f"a step must be positive, got {dt!r}")
+        check_positive(dt=dt)
     return {
         "data": None if data is None else str(Path(data).expanduser().resolve()),
         "steps": list(steps or plan.STEPS),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import numpy as np
 
+from girsanov._checks import check_positive, check_whole
 from girsanov.chain.natural import NaturalChain
 from girsanov.grid import Grid
 from girsanov.inference.loop import Algorithm, Run, run
@@ -64,10 +64,8 @@ def sentence(progress: Progress | None, nodes: int) -> Callable[[int, float], No
 
 
 def check_limits(tolerance: Any, max_iterations: Any, quadrature: Any) -> None:
-    if not (np.isfinite(tolerance) and tolerance > 0):
-        raise ValueError(f"tolerance must be positive and finite, got {tolerance!r}")
-    if int(max_iterations) != max_iterations or max_iterations < 0:
-        raise ValueError(f"max_iterations must be a whole number ≥ 0, got {max_iterations!r}")
+    check_positive(tolerance=tolerance)
+    check_whole(0, max_iterations=max_iterations)
     if quadrature is not None and not hasattr(quadrature, "rule"):
         raise ValueError(f"quadrature must be gv.GaussHermite, gv.Cubature or gv.MonteCarlo, got {quadrature!r}")
 

@@ -15,13 +15,6 @@ _FAR = 4.0  # in free coordinates
 OBJECTIVES = ("modified", "standard", "profile")
 
 
-def check_positive(kind: type = int, **values: Any) -> None:
-    for name, value in values.items():
-        good = value >= 1 and int(value) == value if kind is int else np.isfinite(value) and value > 0
-        if not good:
-            raise ValueError(f"{name} must be {'a whole number ≥ 1' if kind is int else 'positive'}, got {value!r}")
-
-
 def check_objective(objective: str | None, method: Method, optimiser: Any) -> str:
     check_optimiser(optimiser)
     by_sites = isinstance(method, CVIDP)

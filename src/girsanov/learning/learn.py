@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from girsanov._checks import check_positive, check_whole
 from girsanov._precision import float64, to_numpy
 from girsanov.chain.natural import NaturalChain
 from girsanov.fit import Fit, FitHistory
@@ -28,7 +29,7 @@ from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem
 from girsanov.inference.resolution import warn_unresolved
 from girsanov.inference.status import Status
-from girsanov.learning.checks import check_learnable, check_objective, check_positive, check_priors, check_resume
+from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume
 from girsanov.learning.curvature import laplace
 from girsanov.learning.objectives import (
     Expansion,
@@ -150,8 +151,8 @@ def learn(
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method)
-    check_positive(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
-    check_positive(float, tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
+    check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
+    check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
     objective = check_objective(objective, method, optimiser)
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
