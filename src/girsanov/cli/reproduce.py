@@ -13,7 +13,7 @@ from girsanov.cli.output import console
 if TYPE_CHECKING:
     from girsanov.experiments.reproduce import Reproduction
 
-_WIDTH = 160  # of a table in a file or a pipe
+_WIDTH = 190  # of a table in a file or a pipe
 
 
 @app.command()
