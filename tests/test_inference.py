@@ -13,6 +13,8 @@ from tolerances import TOLERANCES
 
 import girsanov as gv
 from girsanov import progress
+from girsanov.inference.resolution import unresolved
+from girsanov.sites import Linearisation
 
 TIMES = 0.4 * np.arange(1, 9)
 VALUES = np.array([0.8, 1.1, 0.5, -0.6, -1.0, -0.9, -1.2, -0.8])
@@ -300,34 +302,28 @@ def test_progress_is_shown_on_long_runs_and_can_be_turned_off(monkeypatch, capsy
 
 # --- a grid that does not resolve the drift
 
-ROTATION = np.array([[0.0, 1.0], [-1.0, 0.0]])
 
-
-@pytest.mark.parametrize(
-    ("drift", "rate", "method"),
-    [
-        (gv.OrnsteinUhlenbeck(5.0), 5.0, gv.CVIDP()),
-        (gv.OrnsteinUhlenbeck(5.0), 5.0, gv.VDP()),
-        (gv.Linear(5.0 * ROTATION), 5.0, gv.CVIDP()),
-        (gv.Linear([[0.0, 50.0], [0.0, 0.0]]), 0.0, gv.CVIDP()),
-    ],
-    ids=["decay", "vdp", "rotation", "shear"],
-)
-def test_a_step_too_long_for_the_drift_is_a_warning(drift, rate, method, recwarn):
-    """Δ times the largest |eigenvalue| beyond one; a shear has none, however large its entries are."""
-    d = drift.dim or 1
-    series = gv.TimeSeries([1.0, 2.0], np.full((2, d), 0.1))
-    for dt in (0.25, 0.1):
+def test_a_step_too_long_for_the_drift_is_a_warning(recwarn):
+    model = gv.Model(gv.OrnsteinUhlenbeck(5.0), likelihood=gv.likelihoods.Gaussian(0.1))
+    series = gv.TimeSeries([1.0, 2.0], [0.1, 0.2])
+    methods = {"discrete": gv.CVIDP(), "continuous": gv.CVIDP(time="continuous")}
+    for dt, time in ((0.25, "discrete"), (0.1, "discrete"), (0.25, "continuous")):
         recwarn.clear()
-        gv.infer(
-            gv.Model(drift, likelihood=gv.likelihoods.Gaussian(0.1)), series, dt=dt, span=(0.0, 2.0), method=method
-        )
+        gv.infer(model, series, dt=dt, method=methods[time])
         said = [str(w.message) for w in recwarn if "too long for the drift" in str(w.message)]
-        assert len(said) == (dt * rate > 1.0)
+        assert len(said) == ((dt, time) == (0.25, "discrete"))
         assert all("the step of 0.25" in s and "rate there is 5 per unit" in s and "below 0.2," in s for s in said)
 
 
-def test_in_continuous_time_there_is_no_such_warning(recwarn):
-    model = gv.Model(gv.OrnsteinUhlenbeck(5.0), likelihood=gv.likelihoods.Gaussian(0.1))
-    gv.infer(model, gv.TimeSeries([1.0, 2.0], [0.1, 0.2]), dt=0.25, method=gv.CVIDP(time="continuous"))
-    assert not [w for w in recwarn if "too long" in str(w.message)]
+@pytest.mark.parametrize(
+    ("A", "rate"),
+    [([[0.0, 5.0], [-5.0, 0.0]], 5.0), ([[0.0, 50.0], [0.0, 0.0]], 0.0), ([[-8.0, 0.0], [0.0, 2.0]], 8.0)],
+    ids=["rotation", "shear", "saddle"],
+)
+def test_what_is_too_long_is_the_largest_eigenvalue_times_the_step(A, rate):
+    """A shear has none, however large its entries are."""
+    times = np.array([0.0, 0.1, 0.4])  # the second step is the long one
+    base = Linearisation(np.repeat(np.array(A)[:, :, None], 2, axis=2), np.zeros((2, 2)))
+    said = unresolved(base, times)
+    assert bool(said) == (0.3 * rate > 1.0)
+    assert not said or (f"rate there is {rate:g}" in said and "step of 0.3 from time 0.1" in said)

@@ -137,10 +137,10 @@ def _truth(ax: Any, model, fold, dt: float, guide: Any) -> float | None:
         ax.pcolormesh(exact.times[keep], levels, image, cmap="Greys", shading="nearest", rasterized=True)
         return exact.log_evidence
     draws = baselines.particle_smoother(
-        model, fold.train, dt, fold.span, key=jax.random.key(0), samples=40, chains=4, burn_in=20, guided=guide,
+        model, fold.train, dt, fold.span, key=jax.random.key(0), samples=200, chains=4, burn_in=20, guided=guide,
         progress=False,
     )  # fmt: skip
-    for path in draws.samples:
+    for path in draws.samples[::5]:
         ax.plot(draws.times, path[:, 0], color=TRUTH, lw=0.3)
     return draws.log_evidence
 
