@@ -55,6 +55,7 @@ def test_from_csv(tmp_path):
 
 
 DAYS = ["2024-03-01", "2024-03-04", "2024-03-05T12:00"]
+HOURS = gv.TimeSeries(pd.to_timedelta([1, 2], "h"), [1, 2], unit="h")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,8 @@ def test_dates_in_a_table(tmp_path):
         (lambda: gv.TimeSeries([DAYS[0], "NaT"], [1, 2], unit="D"), r"times\[1\] .*(nan|is not a date)"),
         (lambda: gv.TimeSeries([1.0, 2.0], [1, 2]).dates([1.0]), "given as numbers"),
         (lambda: gv.TimeSeries([1.0, 2.0], [1, 2]).numbers(pd.to_datetime(DAYS[:1])), "given as numbers"),
+        (lambda: HOURS.numbers(pd.to_datetime(DAYS[:1])), "are durations: give durations or numbers"),
+        (lambda: HOURS.dates([1.0]), "not as dates"),
     ],
 )
 def test_dates_that_are_not_clear_are_refused(make, says):

@@ -88,7 +88,10 @@ class TimeSeries:
             return _as_float("times", times)
         if self.unit is None:
             raise ValueError("the times of this series were given as numbers: give numbers here, not dates")
-        return as_numbers("times", times, self.unit, self.origin)[0]
+        counted, origin = as_numbers("times", times, self.unit, self.origin)
+        if self.origin is None and origin is not None:
+            raise ValueError("the times of this series are durations: give durations or numbers here, not dates")
+        return counted
 
     @classmethod
     def from_csv(
