@@ -289,9 +289,10 @@ def test_the_drift_of_a_coordinate_that_is_not_observed():
     assert abs(learnt(fit, "drift.decay")[0] - 1.0) > 0.1
 
 
-def test_units_do_not_make_a_parameter_flat():
-    """The same data in millionths: the same decay, and a standard error of the initial mean in the new unit."""
-    unit, series, trainable = 1e6, ou_series(), ["drift", "initial.mean"]
+@pytest.mark.parametrize("unit", [1e6, 1e-6])
+def test_units_do_not_make_a_parameter_flat(unit):
+    """The same data in another unit: the same decay, and the initial mean and its standard error in the new unit."""
+    series, trainable = ou_series(), ["drift", "initial.mean"]
     big = gv.Model(
         gv.OrnsteinUhlenbeck(3.0),
         unit**2,
@@ -302,8 +303,10 @@ def test_units_do_not_make_a_parameter_flat():
     other = fit_ou(big, gv.TimeSeries(series.times, unit * series.values), trainable, standard_errors=True)
     assert fit.converged and other.converged
     assert abs(learnt(other, "drift.decay") - learnt(fit, "drift.decay")) < PARAMETER
-    ratio = other.standard_errors["initial.mean[0]"] / fit.standard_errors["initial.mean[0]"] / unit
-    assert abs(ratio - 1.0) < ONE_PERCENT
+    for part in ("parameters", "standard_errors"):
+        name = "initial.mean" + ("[0]" if part == "standard_errors" else "")
+        ratio = float(np.squeeze(getattr(other, part)[name]) / np.squeeze(getattr(fit, part)[name])) / unit
+        assert abs(ratio - 1.0) < ONE_PERCENT
 
 
 def test_max_iterations_and_resume_go_on_from_there():

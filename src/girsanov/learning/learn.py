@@ -38,8 +38,8 @@ from girsanov.learning.objectives import (
     standard_value_and_grad,
     with_parameters,
 )
-from girsanov.learning.optimise import Maximum, maximise
-from girsanov.learning.parameters import Spec, insert, make_spec, split, to_vector
+from girsanov.learning.optimise import Maximum, lbfgs, maximise
+from girsanov.learning.parameters import Spec, insert, make_spec, split, to_vector, units
 from girsanov.model import Model, check_inputs
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
@@ -143,7 +143,8 @@ def learn(
     - objective: "modified" (the paper's M-step: the base follows θ, the dense sites are fixed), "standard" (q fixed)
       or "profile" (L-BFGS on max_q of the bound, an E-step an evaluation). By default "modified", with VDP "standard".
     - optimiser: of an M-step, "lbfgs", "adam" or an optax transformation, with `m_steps` and `learning_rate`.
-    - tolerance, parameter_tolerance: stop when an iteration gains less (nats) and moves every free parameter less.
+    - tolerance, parameter_tolerance: stop when an iteration gains less (nats) and moves every free parameter less (by
+      this share of those much larger or smaller than one).
     - constraints: by path, "real", "positive", "full" (positive definite) or (low, high), over the defaults.
     - priors: numpyro distributions by path; the fit is then the mode of bound plus log prior.
     - restarts: fits from parameters drawn anew with `key`, the best by bound and prior kept, all of them reported.
@@ -251,13 +252,13 @@ def _modified_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict
         chains[t.tobytes()] = (Sites(base, result.sites.dense, data), eta)
         return (float(value) if bool(ok) else -np.inf), np.asarray(grad)
 
-    top = maximise(value_and_grad, theta, **how)
+    top = maximise(value_and_grad, theta, units(learner.spec, theta), **how)
     return top, learner.start(result, *chains[top.theta.tobytes()])
 
 
 def _standard_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict) -> tuple[Maximum, Start]:
     """Maximise L(q, θ) with q fixed."""
-    top = maximise(lambda t: learner.envelope(t, result), theta, **how)
+    top = maximise(lambda t: learner.envelope(t, result), theta, units(learner.spec, theta), **how)
     return top, learner.start(result, result.sites, result.eta)
 
 
@@ -267,9 +268,10 @@ def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_ite
         top, start = m_step(learner, theta, result, how)
         new = learner.e_step(top.theta, start)
         gain = new.elbo + learner.prior(top.theta) - result.elbo - learner.prior(theta)
-        moved = np.abs(top.theta - theta).max()
+        unit = units(learner.spec, theta)
+        moved = np.abs((top.theta - theta) / unit).max()
         # An optimiser that did not move although a step of the parameters' tolerance promises more than the bound's.
-        stuck = moved == 0.0 and np.abs(top.grad).max() * parameter_tolerance > tolerance
+        stuck = moved == 0.0 and np.abs(top.grad * unit).max() * parameter_tolerance > tolerance
         if new.status is Status.BAD_START or stuck or gain < -max(tolerance, 10 * learner.method.tolerance):
             return theta, result, "stalled"
         if gain > 0:
@@ -283,8 +285,6 @@ def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_ite
 
 def _profile(learner, result, *, tolerance, parameter_tolerance, max_iterations):
     """L-BFGS on max_q L(q, θ): every evaluation is a warm-started E-step."""
-    import scipy.optimize
-
     theta = to_vector(learner.spec, learner.problem.model)
     state = {"theta": theta, "result": result, "value": result.elbo + learner.prior(theta)}
 
@@ -298,11 +298,11 @@ def _profile(learner, result, *, tolerance, parameter_tolerance, max_iterations)
             state.update(theta=np.array(t), result=new, value=value)
         return -value, -grad
 
-    def accepted(t: np.ndarray) -> None:
+    def accepted(_: np.ndarray) -> None:
         learner.record(state["theta"], state["result"].elbo)
 
     options = {"maxiter": max_iterations, "ftol": tolerance / max(1.0, abs(result.elbo)), "gtol": 1e-5}
-    out = scipy.optimize.minimize(negative, theta, jac=True, method="L-BFGS-B", callback=accepted, options=options)
+    out = lbfgs(negative, theta, units(learner.spec, theta), options, accepted)
     if not np.array_equal(learner.rows[-1][1], state["result"].elbo):
         learner.record(state["theta"], state["result"].elbo)
     status = "max_iterations" if out.status == 1 else "converged" if out.success else "stalled"

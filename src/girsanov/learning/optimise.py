@@ -18,10 +18,33 @@ class Maximum(NamedTuple):
     grad: np.ndarray
 
 
+def lbfgs(
+    function: ValueAndGrad, theta: np.ndarray, unit: np.ndarray, options: dict[str, Any], callback: Any = None
+) -> Any:
+    """Minimise by L-BFGS, which takes all coordinates to be of like size, in these units."""
+
+    def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, grad = function(u * unit)
+        return value, grad * unit
+
+    return scipy.optimize.minimize(
+        scaled, theta / unit, jac=True, method="L-BFGS-B", callback=callback, options=options
+    )
+
+
 def maximise(
-    objective: ValueAndGrad, theta: np.ndarray, optimiser: Any, steps: int, learning_rate: float, gtol: float = 1e-7
+    objective: ValueAndGrad,
+    theta: np.ndarray,
+    unit: np.ndarray,
+    optimiser: Any,
+    steps: int,
+    learning_rate: float,
+    gtol: float = 1e-7,
 ) -> Maximum:
-    """The best point met from `theta` on: by L-BFGS, or by `steps` of an optax optimiser ("adam" or your own)."""
+    """The best point met from `theta` on: by L-BFGS, or by `steps` of an optax optimiser ("adam" or your own).
+
+    - unit: of every coordinate for L-BFGS, see `parameters.units`; an optax optimiser sees them as they are.
+    """
     best = Maximum(np.array(theta), -np.inf, np.zeros_like(theta))
 
     def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:
@@ -33,8 +56,7 @@ def maximise(
         return (-value, -grad) if good else (_PENALTY, np.zeros_like(t))
 
     if optimiser == "lbfgs":
-        options = {"maxiter": steps, "gtol": gtol, "ftol": 1e-14}
-        scipy.optimize.minimize(value_and_grad, theta, jac=True, method="L-BFGS-B", options=options)
+        lbfgs(value_and_grad, theta, unit, {"maxiter": steps, "gtol": gtol, "ftol": 1e-14})
         return best
     transform = optax.adam(learning_rate) if optimiser == "adam" else optimiser
     params = jnp.asarray(theta)
