@@ -21,7 +21,7 @@ from girsanov.model import Model
 
 Kind = str | tuple[float, float]
 _MATRIX_FORMS = ("scalar", "diagonal", "full")
-_SMALL = 1e-3  # a free parameter below this is measured in a unit of its own
+_SMALL, _LARGE = 1e-3, 1e3  # outside this range a parameter is measured in a unit of its own
 KINDS = ("real", "positive", *_MATRIX_FORMS)
 
 
@@ -149,13 +149,13 @@ def to_vector(spec: Spec, model: Model) -> Float[np.ndarray, " P"]:
 def units(spec: Spec, theta: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
     """A unit for every free coordinate in which it is of order one, a power of two, which costs no rounding.
 
-    One, unless the parameter's largest entry is larger, or it is free to be any number and far below one: data in
+    One, unless the parameter's largest entry is far above one, or it is free to be any number and far below: data in
     micrometres or dollars have such parameters, and optimisers' tolerances are absolute.
     """
     parts, start = [], 0
     for p in spec:
         size = np.abs(theta[start : start + p.size]).max(initial=0.0)
-        other = size > 1.0 or (p.kind == "real" and 0.0 < size < _SMALL)
+        other = size > _LARGE or (p.kind == "real" and 0.0 < size < _SMALL)
         parts.append(np.full(p.size, np.exp2(np.ceil(np.log2(size))) if other else 1.0))
         start += p.size
     return np.concatenate(parts)
