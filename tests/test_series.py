@@ -91,6 +91,8 @@ def test_dates_and_back():
 def test_summer_time_is_an_hour_shorter():
     local = pd.to_datetime(["2024-03-30T12:00", "2024-03-31T12:00"]).tz_localize("Europe/Helsinki")
     assert gv.TimeSeries(local, [1, 2], unit="h").times.tolist() == [0.0, 23.0]
+    mixed = ["2024-03-01T12:00+02:00", "2024-03-01T12:00+00:00", "2024-03-01T13:00"]  # without an offset: UTC
+    assert gv.TimeSeries(mixed, [1, 2, 3], unit="h").times.tolist() == [0.0, 2.0, 3.0]
 
 
 def test_dates_in_a_table(tmp_path):
