@@ -69,8 +69,9 @@ class Conjugate(Algorithm):
         first = begin_chain(problem, start, given)
         zero_chain = 0.0 * first.eta
         zero, one, no = jnp.zeros(()), jnp.ones(()), jnp.asarray(False)
+        none = jnp.asarray(jnp.inf)  # as the norm of the line before: β = 0, the first line is r itself
         return ConjugateCarry(
-            first, zero_chain, zero_chain, zero_chain, one, first.elbo, zero, zero, zero, zero, zero, one, no,
+            first, zero_chain, zero_chain, zero_chain, none, first.elbo, zero, zero, zero, zero, zero, one, no,
             jnp.asarray(True), jnp.asarray(0), jnp.asarray(0),
         )  # fmt: skip
 
@@ -81,7 +82,10 @@ class Conjugate(Algorithm):
         trial = evaluate_trial(problem, at.eta + a * carry.direction, self.engine)
         rise = trial.elbo - at.elbo
         noise = jnp.where(first, 0.0, rounding(problem, jnp.where(first, 0.0, at.elbo)))
-        accept = trial.ok & (first | (rise >= _ARMIJO * a * slope - noise))
+        # Along r itself any rise will do, a full natural step before all: far from the optimum the slope promises more
+        # than there is, 1e17 nats say where 1e8 are to be had, and no step would bring its share of that.
+        enough = jnp.where(carry.steepest, 0.0, _ARMIJO * a * slope)
+        accept = trial.ok & (first | (rise >= enough - noise))
 
         def tangent_products():
             F_r = tangent(trial.eta, trial.residual, self.engine)
