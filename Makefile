@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 # More arguments for pytest or the benchmarks: make test ARGS="tests/test_chain.py -x"
 ARGS ?=
 
-.PHONY: demo test slow lint format bench clean
+.PHONY: demo test slow lint format bench fuzz clean
 
 demo: $(STAMP)
 	$(BIN)/girsanov demo
@@ -30,9 +30,13 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
+# Random models against exact answers: make fuzz ARGS="--cases 2000 --seed 7"
+fuzz: $(STAMP)
+	$(BIN)/python -m fuzz $(ARGS)
+
 clean:
 	rm -rf $(VENV) build dist out .pytest_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks fuzz -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The environment is made once, and brought up to date when pyproject.toml changes.
 $(STAMP): pyproject.toml

@@ -1,0 +1,61 @@
+"""What the families share: random numbers by case, the outcome of a case, and the script of a failure."""
+
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+
+FAILURES = ("wrong", "crashed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one case.
+
+    - outcome: "right", "wrong" (said to have converged but is not right, or not finite), "refused" (a ValueError),
+      "crashed" (any other exception), or the status of a run that says itself that it did not converge.
+    - error: the largest deviation from the oracle as a multiple of what is allowed; NaN where there is no answer.
+    - group: for the table of this family in detail.
+    - condition: of the problem, where the family knows it.
+    """
+
+    family: str
+    case: str
+    outcome: str
+    error: float
+    message: str = ""
+    group: str = ""
+    condition: float | None = None
+    script: str = ""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in FAILURES
+
+
+def generator(seed: int, family: str, index: int) -> np.random.Generator:
+    """The random numbers of one case, the same whichever other cases run."""
+    return np.random.default_rng([seed, zlib.crc32(family.encode()), index])
+
+
+def decades(rng: np.random.Generator, low: float, high: float, size: Any = None) -> Any:
+    """Uniform on a logarithmic scale between 10^low and 10^high."""
+    return 10.0 ** rng.uniform(low, high, size)
+
+
+def chance(rng: np.random.Generator, probability: float) -> bool:
+    return bool(rng.random() < probability)
+
+
+def literal(value: Any) -> str:
+    """A number, array or None as Python source that gives the same float64 again."""
+    if value is None or isinstance(value, str):
+        return repr(value)
+    text = repr(np.asarray(value).tolist()).replace("nan", "float('nan')").replace("inf", "float('inf')")
+    return text if len(text) < 100 else text.replace("], [", "],\n    [")
+
+
+def assignments(values: dict[str, Any]) -> str:
+    return "".join(f"{name} = {literal(value)}\n" for name, value in values.items())
