@@ -53,7 +53,8 @@ def literal(value: Any) -> str:
     """A number, array or None as Python source that gives the same float64 again."""
     if value is None or isinstance(value, str):
         return repr(value)
-    text = repr(np.asarray(value).tolist()).replace("nan", "float('nan')").replace("inf", "float('inf')")
+    whole = value if isinstance(value, tuple) else np.asarray(value).tolist()
+    text = repr(whole).replace("nan", "float('nan')").replace("inf", "float('inf')")
     return text if len(text) < 100 else text.replace("], [", "],\n    [")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fuzz.cases import Outcome
 
+_DRIVEN = ("verdicts",)  # families with a driver of their own: `run(cases, seed)`, a list of dictionaries
 _MOST = 100  # cases of one task
 _QUIET = 2.0  # seconds before the first word of progress
 _EVERY = {True: 0.5, False: 10.0}  # seconds between two, on a terminal and in a file
@@ -43,7 +44,7 @@ def _number(case: str) -> int:
 
 def _tasks(family: str, cases: int, seed: int) -> list[Task]:
     module = importlib.import_module(f"fuzz.{family}")
-    if not hasattr(module, "generate"):  # a family with a driver of its own: `run(cases, seed)`
+    if family in _DRIVEN:
         return [(family, seed, tuple(range(cases)))]
     groups = defaultdict(list)
     for index in range(cases):
@@ -56,7 +57,7 @@ def run_task(task: Task) -> list[Outcome]:
     family, seed, indices = task
     warnings.simplefilter("ignore")  # what a posterior's status says anyway
     module = importlib.import_module(f"fuzz.{family}")
-    if not hasattr(module, "generate"):
+    if family in _DRIVEN:
         return [_from_record(r, seed, k) for k, r in enumerate(module.run(len(indices), seed))]
     outcomes = [module.run(seed, index) for index in indices]
     import jax
@@ -66,12 +67,12 @@ def run_task(task: Task) -> list[Outcome]:
 
 
 def _from_record(record: dict[str, Any], seed: int, index: int) -> Outcome:
-    """An outcome of a family with a driver of its own, from its dictionary."""
-    case = record.get("case")
-    name = case if isinstance(case, str) else f"{record['family']}-{seed}-{index}"
-    script = record.get("script") or f"case = {case!r}\nrecord = {record!r}\nprint(record)\n"
-    group, message = str(record.get("verdict", "")), str(record.get("message", ""))
-    return Outcome(record["family"], name, record["outcome"], float(record["error"]), message, group, script=script)
+    """An outcome of a family with a driver of its own; its dictionary is the script where it brings none."""
+    case, verdict = record.get("case", ""), str(record.get("verdict", ""))
+    script = "" if record["outcome"] == "right" else record.get("script") or f"print({record!r})\n"
+    message = str(record.get("message") or case)
+    name = f"{record['family']}-{seed}-{index}"
+    return Outcome(record["family"], name, record["outcome"], float(record["error"]), message, verdict, script=script)
 
 
 def _pool(tasks: list[Task], jobs: int, progress: "_Progress") -> tuple[list[Outcome], list[Task]]:

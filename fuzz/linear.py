@@ -79,7 +79,7 @@ def generate(seed: int, index: int) -> Case:
     y = _data(rng, A, b, Q, m0, P0, H, R, times, start, dt)
     y = _with_missing(rng, y)
     return Case(
-        f"{FAMILY}-{seed}-{index}", method, dt, (start, start + T), A, b, Q, m0, P0, H,
+        f"{FAMILY}-{seed}-{index}", method, dt, (start, float(start + T)), A, b, Q, m0, P0, H,
         R if full else np.diag(R).copy(), times, y,
     )  # fmt: skip
 

@@ -6,8 +6,10 @@ from scipy.linalg import expm
 from support import assert_close, condition, linear_joint, split_dense
 from tolerances import TOLERANCES
 
-from fuzz import extended, linear
+from fuzz import extended, integrals, learning, line, linear, scalar, scores
+from fuzz.bound import bound, possible_gain
 from fuzz.cases import Outcome
+from fuzz.densities import log_density
 
 
 def small_chain(rng, d=2, D=2, N=9):
@@ -66,13 +68,12 @@ def test_extended_precision_smoother_has_digits_to_spare(monkeypatch):
 def test_transitions_of_the_sde():
     A, b, Q, *_ = small_chain(np.random.default_rng(5))
     F, c, W = extended.exact_steps(A, b, Q, np.array([0.0, 0.7]))[0]
-    s = np.linspace(0, 0.7, 2001)
+    s, weights = np.polynomial.legendre.leggauss(12)
+    s, weights = 0.35 * (s + 1), 0.35 * weights
     E = np.array([expm(A * v) for v in s])
-    weights = np.full(len(s), 0.7 / 2000)
-    weights[[0, -1]] /= 2
-    assert_close(extended._floats(F), E[-1], "exact")
-    assert_close(extended._floats(c)[:, 0], np.einsum("n,nij,j->i", weights, E, b), "integral")
-    assert_close(extended._floats(W), np.einsum("n,nij,jk,nlk->il", weights, E, Q, E), "integral")
+    assert_close(extended._floats(F), expm(0.7 * A), "exact")
+    assert_close(extended._floats(c)[:, 0], np.einsum("n,nij,j->i", weights, E, b), "exact")
+    assert_close(extended._floats(W), np.einsum("n,nij,jk,nlk->il", weights, E, Q, E), "exact")
 
 
 def test_cases_depend_on_seed_and_number_alone():
@@ -104,6 +105,77 @@ def test_grid_is_the_documented_one():
     np.testing.assert_allclose(linear.own_grid(case), linear.call(case).times, rtol=0, atol=1e-9 * case.dt)
 
 
+def scalar_chain(rng, N=12, n=4):
+    times = np.cumsum(rng.uniform(0.05, 0.2, N))
+    node, y = np.sort(rng.permutation(N)[:n]), rng.normal(size=n)
+    return dict(decay=0.7, Q=0.8, m0=0.3, P0=0.5, r=0.2, times=times, node=node, y=y)
+
+
+def dense_scalar(c):
+    N = len(c["times"])
+    A, b = [np.array([[-c["decay"]]])] * (N - 1), [np.zeros(1)] * (N - 1)
+    prior = linear_joint(A, b, np.array([[c["Q"]]]), np.array([c["m0"]]), np.array([[c["P0"]]]), c["times"])
+    return condition(*prior, np.eye(1), np.array([[c["r"]]]), c["node"], c["y"][:, None])
+
+
+def gaussian_factors(c):
+    return {
+        int(k): (lambda x, y=y: log_density("Gaussian", {"variance": c["r"]}, y, x))
+        for k, y in zip(c["node"], c["y"], strict=True)
+    }
+
+
+def test_grid_of_states_equals_dense_conditioning():
+    c = scalar_chain(np.random.default_rng(1))
+    arguments = (lambda x: -c["decay"] * x, c["Q"], c["m0"], c["P0"], c["times"], gaussian_factors(c))
+    got = line.smoother(*arguments, np.sqrt(c["r"]), (-2.0, 2.0))
+    mean, cov, evidence = dense_scalar(c)
+    assert_close(got.evidence, evidence, "evidence")
+    assert_close(got.mean, mean, "evidence")
+    assert_close(got.std, np.sqrt(np.diag(cov)), "evidence")
+
+
+def test_bound_of_the_exact_posterior_is_the_evidence_and_stationary():
+    c = scalar_chain(np.random.default_rng(2))
+    mean, cov, evidence = dense_scalar(c)
+    m, S, C = mean, np.diag(cov), np.diag(cov, -1)
+
+    def at(m, S, C):
+        return bound(m, S, C, lambda x: -c["decay"] * x, c["Q"], c["m0"], c["P0"], c["times"], gaussian_factors(c))
+
+    assert_close(at(m, S, C), evidence, "evidence")
+    rng = np.random.default_rng(0)
+    assert possible_gain(m, S, C, rng, at) < TOLERANCES["optimum"]
+    assert possible_gain(m + 0.3 * np.sqrt(S), S, C, rng, at) > 1000 * TOLERANCES["optimum"]
+
+
+@pytest.mark.parametrize("kind", ["Poisson", "Bernoulli", "StudentT"])
+@pytest.mark.parametrize("D", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_predictive_integrals(kind, D):
+    """Against a plain grid over the state's density, which resolves these likelihoods."""
+    rng = np.random.default_rng(6)
+    numbers = {"Poisson": {"exposure": 3.0}, "Bernoulli": {}, "StudentT": {"scale": 0.8, "df": 3.0}}[kind]
+    y = {"Poisson": [5.0, 0.0, 2.0], "Bernoulli": [1.0, 0.0, 1.0], "StudentT": [0.3, 4.0, -1.0]}[kind][:D]
+    G = rng.normal(size=(D, D))
+    mean, V = 0.3 * rng.normal(size=D), 0.3 * (G @ G.T + 0.1 * np.eye(D))
+    side = np.linspace(-9, 9, {1: 4001, 2: 601, 3: 121}[D])
+    u = np.stack([a.ravel() for a in np.meshgrid(*[side] * D)], 1)
+    values = -0.5 * (u**2).sum(1) + log_density(kind, numbers, y, mean + u @ np.linalg.cholesky(V).T).sum(1)
+    wanted = np.logaddexp.reduce(values) + D * np.log((side[1] - side[0]) / np.sqrt(2 * np.pi))
+    assert_close(integrals.log_predictive(kind, numbers, np.array(y), mean, V), wanted, "score")
+
+
+def test_kalman_filter_of_learning_equals_dense_conditioning():
+    case = next(c for c in (learning.generate(1, i) for i in range(50)) if c.kind == "ou2")
+    times = np.union1d(np.linspace(0, 10, 21), case.times)
+    A, b, q = learning.matrices(case, case.true)
+    N = len(times)
+    prior = linear_joint([A] * (N - 1), [b] * (N - 1), np.diag(q), np.zeros(2), case.P0 * np.eye(2), times)
+    node = np.searchsorted(times, case.times)
+    _, _, evidence = condition(*prior, case.h[None], np.atleast_2d(case.true["r"]), node, case.y[:, None])
+    assert_close(learning.log_likelihood(case, case.true, times), evidence, "evidence")
+
+
 def report(outcomes: list[Outcome]) -> str:
     return "\n".join(f"{o.case}: {o.outcome}, {o.message}" for o in outcomes)
 
@@ -116,3 +188,10 @@ def test_linear_slice():
     solvable = [o for o in outcomes if o.condition <= linear.ALLOWED]
     others = [o for o in solvable if o.outcome != "right"]
     assert len(others) <= TOLERANCES["unsolved"] * len(solvable), report(others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "cases"), [(scalar, 12), (scores, 12), (learning, 3)])
+def test_slice_of_other_families(family, cases):
+    failures = [o for o in (family.run(20, index) for index in range(cases)) if o.failed]
+    assert not failures, report(failures)
