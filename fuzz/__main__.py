@@ -16,7 +16,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import argparse
 import json
+import math
 import sys
+from typing import Any
 
 from fuzz.cases import Outcome
 from fuzz.execute import execute
@@ -71,8 +73,13 @@ def write(out: Path, seed: int, families: list[str], outcomes: list[Outcome]) ->
             folder = out if o.failed else out / o.outcome
             folder.mkdir(exist_ok=True)
             (folder / f"{o.case}.py").write_text(o.script)
-    rows = [{k: v for k, v in vars(o).items() if k != "script"} for o in outcomes]
+    rows = [{k: _plain(v) for k, v in vars(o).items() if k != "script"} for o in outcomes]
     (out / "outcomes.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """JSON has neither NaN nor infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,7 +1,9 @@
 """What the families share: random numbers by case, the outcome of a case, and the script of a failure."""
 
 import dataclasses
+import math
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,33 @@ class Outcome:
     @property
     def failed(self) -> bool:
         return self.outcome in FAILURES
+
+
+class NoOracle(Exception):
+    """The oracle does not resolve this case."""
+
+
+def attempt(fn: Callable[[], Any]) -> tuple[Any, str, str]:
+    """What the library returned; or None, with "refused" or "crashed" and the error's text."""
+    try:
+        return fn(), "", ""
+    except ValueError as problem:
+        return None, "refused", str(problem)
+    except Exception as problem:
+        return None, "crashed", f"{type(problem).__name__}: {problem}"
+
+
+def judge(errors: dict[str, float], claims: bool, status: str) -> tuple[str, float, str]:
+    """Outcome, worst error and message, from every deviation as a multiple of what is allowed.
+
+    - claims: whether the answer says that it is right. One that does not still has to be finite.
+    """
+    worst = max(errors, key=lambda k: errors[k])
+    error = errors[worst]
+    message = f"{worst}: {error:.3g} times what is allowed"
+    if claims or not math.isfinite(error):
+        return ("right" if error <= 1 else "wrong"), error, message
+    return status, error, message
 
 
 def generator(seed: int, family: str, index: int) -> np.random.Generator:

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import time
+import traceback
 import warnings
 from collections import defaultdict
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -59,11 +60,19 @@ def run_task(task: Task) -> list[Outcome]:
     module = importlib.import_module(f"fuzz.{family}")
     if family in _DRIVEN:
         return [_from_record(r, seed, k) for k, r in enumerate(module.run(len(indices), seed))]
-    outcomes = [module.run(seed, index) for index in indices]
+    outcomes = [_guarded(module, family, seed, index) for index in indices]
     import jax
 
     jax.clear_caches()  # the next task has another program
     return outcomes
+
+
+def _guarded(module: Any, family: str, seed: int, index: int) -> Outcome:
+    """An error of the oracle or of this package must be seen too, and must not end the run."""
+    try:
+        return module.run(seed, index)
+    except Exception:
+        return Outcome(family, f"{family}-{seed}-{index}", "crashed", float("nan"), traceback.format_exc(limit=-3))
 
 
 def _from_record(record: dict[str, Any], seed: int, index: int) -> Outcome:

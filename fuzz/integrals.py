@@ -12,16 +12,13 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.special import expit, gammaln, logsumexp
 
+from fuzz.cases import NoOracle
 from fuzz.densities import Numbers, log_density
 
 _MIXTURE = {1: 4000, 2: 600, 3: 110}  # points of log λ an entry, by dimension
 _TABLE = 500  # points of the last entry's table
 _ZOOMS = 4
 _DROP = 45.0  # nats below its largest value at which an integrand is nothing
-
-
-class Unresolved(Exception):
-    """Two spacings give different answers."""
 
 
 def log_predictive(kind: str, numbers: Numbers, y: np.ndarray, mean: np.ndarray, V: np.ndarray) -> float:
@@ -35,7 +32,7 @@ def log_predictive(kind: str, numbers: Numbers, y: np.ndarray, mean: np.ndarray,
         return _student(y - mean, V, numbers["scale"], float(numbers["df"]))
     coarse, fine = (_nested(kind, numbers, y, mean, V, refine) for refine in (1.0, 1.5))
     if not abs(fine - coarse) < 1e-4:
-        raise Unresolved(f"{coarse!r} and {fine!r}")
+        raise NoOracle(f"two spacings give {coarse!r} and {fine!r}")
     return fine
 
 

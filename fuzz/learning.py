@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from fuzz.cases import Outcome, assignments, decades, generator
+from fuzz.cases import Outcome, assignments, attempt, decades, generator, judge
 
 FAMILY = "learning"
 NATS, ERRORS, ROUNDING = 1e-4, 0.015, 1e-9
@@ -215,18 +215,12 @@ def deviations(case: Case, fit: Any) -> tuple[dict[str, float], str]:
 def run(seed: int, index: int) -> Outcome:
     begun = time.perf_counter()
     case = generate(seed, index)
-    fit, error = None, np.nan
-    try:
-        fit = call(case)
+    fit, outcome, message = attempt(lambda: call(case))
+    error = np.nan
+    if fit is not None:
         errors, note = deviations(case, fit)
-        worst = max(errors, key=lambda k: errors[k])
-        error, message = errors[worst], f"{worst}: {errors[worst]:.3g} times what is allowed{note}"
-        claims = fit.status == "converged" or not np.isfinite(fit.elbo)
-        outcome = ("right" if error <= 1 else "wrong") if claims else fit.status
-    except ValueError as problem:
-        outcome, message = "refused", str(problem)
-    except Exception as problem:
-        outcome, message = "crashed", f"{type(problem).__name__}: {problem}"
+        outcome, error, message = judge(errors, fit.status == "converged", fit.status)
+        message += note if fit.converged else f"{note}; {fit.message}"
     script = "" if outcome == "right" else write_script(case, fit, outcome, message)
     group = f"{case.kind}, {' '.join(case.trainable)}"
     return Outcome(

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fuzz.cases import NoOracle
+
 _SPACING = 0.4  # in sds of the narrowest transition or observation
 _EDGE = 1e-13  # share of the largest density that the ends of the range may have
 _WIDENINGS = 25
@@ -21,10 +23,6 @@ class Line:
     error: float  # of the evidence, as its change with the spacing
     mean: np.ndarray  # (N,)
     std: np.ndarray
-
-
-class TooFine(Exception):
-    """The case needs more points than this oracle is meant for."""
 
 
 def smoother(
@@ -52,7 +50,7 @@ def smoother(
         step = 0.2 * (hi - lo)
         lo, hi = lo - step * below, hi + step * above
     else:
-        raise TooFine("the density does not vanish at the ends of any range tried")
+        raise NoOracle("the density does not vanish at the ends of any range tried")
     fine = _solve(drift, Q, m0, P0, times, factors, lo, hi, _SPACING * narrow / 1.4)
     evidence, mean, std, _ = fine
     return Line(evidence, abs(evidence - coarse[0]), mean, std)
@@ -62,7 +60,7 @@ def _solve(drift, Q, m0, P0, times, factors, lo, hi, spacing):
     """Evidence, means, sds, and the density at either end as a share of the largest; None where all vanishes."""
     n = int(np.ceil((hi - lo) / spacing)) + 1
     if n > _MOST:
-        raise TooFine(f"{n} points would be needed")
+        raise NoOracle(f"{n} points would be needed")
     x = np.linspace(lo, hi, n)
     h, gaps = x[1] - x[0], np.diff(times)
     log_f = np.zeros((len(times), n))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.cases import Outcome, assignments, chance, decades, generator
+from fuzz.cases import Outcome, assignments, attempt, chance, decades, generator, judge
 from fuzz.extended import Exact, smoother
 
 FAMILY = "linear"
@@ -89,9 +89,9 @@ def _times(rng: np.random.Generator, n: int, start: float, T: float, dt: float) 
     u = np.sort(rng.random(n)) if chance(rng, 0.7) else (np.arange(n) + rng.random()) / n
     t = start + T * (0.001 + 0.998 * u)
     if chance(rng, 0.1):
-        t[1::2] = t[: 2 * (n // 2) : 2] + dt * decades(rng, -5, -1, n // 2)
+        t[1::2] = t[: 2 * (n // 2) : 2] + dt * decades(rng, -8, -1, n // 2)
     t = np.sort(t)
-    return t if (np.diff(t) > 1e-6 * dt).all() else start + T * (np.arange(n) + 0.5) / n
+    return t if (np.diff(t) > 0).all() and t[-1] < start + T else start + T * (np.arange(n) + 0.5) / n
 
 
 def _drift(rng: np.random.Generator, d: int, T: float, dt: float) -> np.ndarray:
@@ -230,24 +230,15 @@ def deviations(post: Any, exact: Exact, key_seed: int) -> dict[str, float]:
 def run(seed: int, index: int) -> Outcome:
     begun = time.perf_counter()
     case = generate(seed, index)
-    post, exact, error = None, None, np.nan
-    try:
-        post = call(case)
-        exact = oracle(case, post.times)
-        errors = deviations(post, exact, index)
-        worst = max(errors, key=lambda k: errors[k])
-        error, message = errors[worst], f"{worst}: {errors[worst]:.3g} times what is allowed"
-        if not np.isfinite(error):
-            outcome = "wrong"
-        elif post.status == "converged":
-            outcome = "right" if error <= 1 else "wrong"
-        else:
-            outcome, message = post.status, f"{post.message} ({message})"
-    except ValueError as problem:
-        outcome, message = "refused", str(problem)
-    except Exception as problem:
-        outcome, message = "crashed", f"{type(problem).__name__}: {problem}"
-    exact = oracle(case, own_grid(case)) if exact is None else exact
+    post, outcome, message = attempt(lambda: call(case))
+    exact, error = oracle(case, own_grid(case) if post is None else post.times), np.nan
+    if post is not None:
+        errors, outcome, message = attempt(lambda: deviations(post, exact, index))
+        if errors is not None:
+            outcome, error, message = judge(errors, post.status == "converged", post.status)
+        elif outcome == "refused":  # a posterior that was given out draws samples
+            outcome = "crashed"
+        message = message if post.converged else f"{message}; {post.message}"
     script = "" if outcome == "right" else write_script(case, exact, post, outcome, message)
     return Outcome(
         FAMILY, case.name, outcome, error, message, f"d = {len(case.A)}", exact.condition, script,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.cases import Outcome, assignments, chance, decades, generator
+from fuzz.cases import NoOracle, Outcome, assignments, attempt, chance, decades, generator, judge
 from fuzz.densities import draw
-from fuzz.integrals import Unresolved, log_predictive
+from fuzz.integrals import log_predictive
 
 FAMILY = "scores"
 NATS, RELATIVE = 0.01, 1e-4
@@ -93,21 +93,18 @@ def oracle(case: Case, marginals: Any) -> np.ndarray:
 def run(seed: int, index: int) -> Outcome:
     begun = time.perf_counter()
     case = generate(seed, index)
-    got = exact = marginals = None
-    error = np.nan
-    try:
-        got, marginals = call(case)
-        exact = oracle(case, marginals)
-        errors = np.abs(got - exact) / np.maximum(NATS, RELATIVE * np.abs(exact))
-        error = float(errors.max()) if np.isfinite(errors).all() else np.inf
-        i = int(np.argmax(np.where(np.isnan(errors), np.inf, errors)))
-        outcome, message = "right" if error <= 1 else "wrong", f"score {i} is {got[i]:.6g}, exactly {exact[i]:.6g}"
-    except Unresolved as problem:
-        outcome, message = "no oracle", str(problem)
-    except ValueError as problem:
-        outcome, message = "refused", str(problem)
-    except Exception as problem:
-        outcome, message = "crashed", f"{type(problem).__name__}: {problem}"
+    found, outcome, message = attempt(lambda: call(case))
+    got, exact, error = None, None, np.nan
+    if found is not None:
+        got, marginals = found
+        try:
+            exact = oracle(case, marginals)
+            errors = np.abs(got - exact) / np.maximum(NATS, RELATIVE * np.abs(exact))
+            errors = np.where(np.isfinite(errors), errors, np.inf)
+            named = {f"score {i}, {got[i]:.6g} for {exact[i]:.6g}": float(e) for i, e in enumerate(errors)}
+            outcome, error, message = judge(named, True, "")
+        except NoOracle as problem:
+            outcome, message = "no oracle", str(problem)
     script = "" if outcome in ("right", "no oracle") else write_script(case, got, exact, outcome, message)
     group = f"{case.likelihood}, D = {len(case.H)}"
     return Outcome(
