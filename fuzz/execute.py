@@ -59,7 +59,7 @@ def run_task(task: Task) -> list[Outcome]:
     warnings.simplefilter("ignore")  # what a posterior's status says anyway
     module = importlib.import_module(f"fuzz.{family}")
     if family in _DRIVEN:
-        return [_from_record(r, seed, k) for k, r in enumerate(module.run(len(indices), seed))]
+        return [from_record(r, seed, k) for k, r in enumerate(module.run(len(indices), seed))]
     outcomes = [_guarded(module, family, seed, index) for index in indices]
     import jax
 
@@ -75,7 +75,7 @@ def _guarded(module: Any, family: str, seed: int, index: int) -> Outcome:
         return Outcome(family, f"{family}-{seed}-{index}", "crashed", float("nan"), traceback.format_exc(limit=-3))
 
 
-def _from_record(record: dict[str, Any], seed: int, index: int) -> Outcome:
+def from_record(record: dict[str, Any], seed: int, index: int) -> Outcome:
     """An outcome of a family with a driver of its own; its dictionary is the script where it brings none."""
     case, verdict = record.get("case", ""), str(record.get("verdict", ""))
     script = "" if record["outcome"] == "right" else record.get("script") or f"print({record!r})\n"

@@ -6,10 +6,12 @@ from scipy.linalg import expm
 from support import assert_close, condition, linear_joint, split_dense
 from tolerances import TOLERANCES
 
+from fuzz import __main__ as command
 from fuzz import extended, integrals, learning, line, linear, scalar, scores
 from fuzz.bound import bound, possible_gain
 from fuzz.cases import Outcome
 from fuzz.densities import log_density
+from fuzz.execute import from_record
 
 
 def small_chain(rng, d=2, D=2, N=9):
@@ -174,6 +176,25 @@ def test_kalman_filter_of_learning_equals_dense_conditioning():
     node = np.searchsorted(times, case.times)
     _, _, evidence = condition(*prior, case.h[None], np.atleast_2d(case.true["r"]), node, case.y[:, None])
     assert_close(learning.log_likelihood(case, case.true, times), evidence, "evidence")
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("right", 0), ("stalled", 0), ("wrong", 1), ("crashed", 1)])
+def test_exit_code_and_scripts(tmp_path, monkeypatch, capsys, outcome, code):
+    found = Outcome(
+        "linear", "linear-3-0", outcome, 2.5, "why", "d = 1", 10.0, "" if outcome == "right" else "print(1)"
+    )
+    monkeypatch.setattr(command, "execute", lambda counts, seed, jobs: [found])
+    assert command.main(["--family", "linear", "--cases", "1", "--seed", "3", "--out", str(tmp_path)]) == code
+    written = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.py")]
+    assert written == {"right": [], "stalled": ["stalled/linear-3-0.py"]}.get(outcome, ["linear-3-0.py"])
+    assert "linear" in capsys.readouterr().out
+
+
+def test_a_family_with_a_driver_of_its_own():
+    record = {"family": "verdicts", "outcome": "wrong", "error": 0.7, "verdict": "trust the bound", "case": {"df": 2.0}}
+    got = from_record(record, 5, 8)
+    assert (got.case, got.outcome, got.error, got.group) == ("verdicts-5-8", "wrong", 0.7, "trust the bound")
+    assert got.failed and "'df': 2.0" in got.script
 
 
 def report(outcomes: list[Outcome]) -> str:
