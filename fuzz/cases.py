@@ -58,7 +58,8 @@ def judge(errors: dict[str, float], claims: bool, status: str) -> tuple[str, flo
     """
     worst = max(errors, key=lambda k: errors[k])
     error = errors[worst]
-    message = f"{worst}: {error:.3g} times what is allowed"
+    named = [k for k in errors if errors[k] > 1] or [worst]
+    message = ", ".join(f"{k}: {errors[k]:.3g}" for k in named) + " times what is allowed"
     if claims or not math.isfinite(error):
         return ("right" if error <= 1 else "wrong"), error, message
     return status, error, message

@@ -14,7 +14,7 @@ from fuzz.cases import NoOracle
 _SPACING = 0.4  # in sds of the narrowest transition or observation
 _EDGE = 1e-13  # share of the largest density that the ends of the range may have
 _WIDENINGS = 25
-_MOST = 6000  # points
+_MOST = 4000  # points: a kernel of so many takes 128 MB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +62,13 @@ def _solve(drift, Q, m0, P0, times, factors, lo, hi, spacing):
     if n > _MOST:
         raise NoOracle(f"{n} points would be needed")
     x = np.linspace(lo, hi, n)
-    h, gaps = x[1] - x[0], np.diff(times)
+    h, gaps = x[1] - x[0], [float(f"{gap:.12g}") for gap in np.diff(times)]  # equal but for rounding: one kernel
     log_f = np.zeros((len(times), n))
     for k, factor in factors.items():
         log_f[k] = factor(x)
     top = log_f.max(1)
     f = np.exp(log_f - top[:, None])
-    kernels = {g: _kernel(x, drift, g, Q) * h for g in set(gaps.tolist())}
+    kernels = {g: _kernel(x, drift, g, Q) * h for g in set(gaps)}
     a = np.exp(-0.5 * (x - m0) ** 2 / P0) / np.sqrt(2 * np.pi * P0) * f[0]
     forward, evidence = [], top.sum()
     for k in range(len(times)):

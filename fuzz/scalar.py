@@ -17,7 +17,7 @@ import numpy as np
 
 from fuzz import line
 from fuzz.bound import bound, possible_gain
-from fuzz.cases import NoOracle, Outcome, assignments, attempt, decades, generator, judge
+from fuzz.cases import NoOracle, Outcome, assignments, attempt, chance, decades, generator, judge
 from fuzz.densities import draw, log_density
 
 FAMILY = "scalar"
@@ -87,9 +87,9 @@ def generate(seed: int, index: int) -> Case:
         "Benes": {"scale": decades(rng, -0.5, 0.3)},
     }[drift]
     data = {
-        "Gaussian": {"variance": decades(rng, -3, 0.5)},
-        "StudentT": {"scale": decades(rng, -1.5, 0), "df": rng.uniform(2, 8)},
-        "Poisson": {"exposure": decades(rng, -0.3, 1.5)},
+        "Gaussian": {"variance": decades(rng, -4, 0.5)},
+        "StudentT": {"scale": decades(rng, -2, 0), "df": rng.uniform(1.5, 8)},
+        "Poisson": {"exposure": decades(rng, -0.5, 3)},
         "Bernoulli": {},
     }[likelihood]
     T = rng.uniform(1.5, 5.0) * (nodes - 1) / 60
@@ -103,6 +103,8 @@ def generate(seed: int, index: int) -> Case:
             x = x + gap / 10 * drift_values(drift, numbers, x) + np.sqrt(Q * gap / 10) * rng.normal()
         path.append(x)
     y = draw(rng, likelihood, data, np.array(path))
+    if likelihood == "StudentT" and chance(rng, 0.3):  # outliers
+        y[rng.integers(n, size=2)] += rng.normal(size=2) * decades(rng, 0, 1)
     return Case(f"{FAMILY}-{seed}-{index}", drift, numbers, likelihood, data, Q, m0, P0, dt, (0.0, T), t, y)
 
 
