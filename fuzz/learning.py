@@ -98,7 +98,7 @@ def generate(seed: int, index: int) -> Case:
         "decay": decades(rng, -0.7, 0.3, d) if d == 2 else np.asarray(decades(rng, -0.7, 0.3)),
         "b": unit * rng.normal(size=d) if kind == "level" else np.zeros(d),
         "q": unit**2 * decades(rng, -4, 0, d) if kind == "velocity" else np.asarray(unit**2 * decades(rng, -1, 0.5)),
-        "r": np.asarray(unit**2 * decades(rng, -3, -0.5)),
+        "r": np.asarray(unit**2 * decades(rng, -2, 0.5)),
     }
     begin = {
         k: v if k not in trainable else np.zeros_like(v) if k in _REAL else v * decades(rng, -1, 1, np.shape(v))

@@ -178,6 +178,17 @@ def test_kalman_filter_of_learning_equals_dense_conditioning():
     assert_close(learning.log_likelihood(case, case.true, times), evidence, "evidence")
 
 
+def test_climb_leaves_parameters_that_are_not_the_best():
+    """What a fit that stopped at its start would be told: a higher likelihood elsewhere, by a stationary climb."""
+    case = next(c for c in (learning.generate(1, i) for i in range(50)) if c.shape == ("ou", ("r",)))
+    grid = np.union1d(np.linspace(0, 10, 21), case.times)
+    best, theta, errors = learning.climb(case, case.begin, grid)
+    assert best > learning.log_likelihood(case, case.begin, grid) + learning.NATS
+    # A step of k standard errors loses ½k² nats, on the average of both sides: the slope at the top is nothing.
+    beside = [learning.log_likelihood(case, learning.unpack(case, theta + k * errors), grid) for k in (0.1, -0.1)]
+    assert_close((best - np.mean(beside)) / 0.005, 1.0, "coarse_moments")
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("right", 0), ("stalled", 0), ("wrong", 1), ("crashed", 1)])
 def test_exit_code_and_scripts(tmp_path, monkeypatch, capsys, outcome, code):
     found = Outcome(
