@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 _SMALL_LOOP = "xla_cpu_small_while_loop_byte_threshold"
-_SMALL_LOOP_BYTES = 65_536  # far below what a second core or a matrix library would be of use for
+_SMALL_LOOP_BYTES = 98_304  # far below what a second core or a matrix library would be of use for
 
 if _SMALL_LOOP not in os.environ.get("XLA_FLAGS", ""):
     _ours = f"--xla_backend_extra_options={_SMALL_LOOP}={_SMALL_LOOP_BYTES}"

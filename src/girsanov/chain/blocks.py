@@ -5,6 +5,7 @@ long vector operations; the usual layout (lanes, d, e) would call a matrix routi
 work for no lanes at all, so a scan over single matrices uses them too.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
@@ -51,18 +52,34 @@ def inverse(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"]
     The pivots are the squared diagonal of the Cholesky factor: a block is positive definite exactly if all of them
     are positive, and their product is its determinant. Nothing is added to a block that is not.
     """
-    if a.shape[0] <= _UNROLLED:
-        return _inverse_unrolled(a)
-    # Sweep operator (Gauss–Jordan on a symmetric matrix): after sweeping every index, a is −a⁻¹.
-    pivots = []
+    return _inverse_unrolled(a) if a.shape[0] <= _UNROLLED else _inverse(a)
+
+
+@jax.custom_jvp
+def _inverse(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"], Float[Array, "d *#lanes"]]:
+    # a = L D Lᵀ and a⁻¹ = L⁻ᵀ D⁻¹ L⁻¹. Gauss–Jordan on the whole block would be shorter; but where some directions are
+    # known a million times better than others, it loses the variance of just those.
+    L_inv, pivots, total = eye_like(a), [], 0.0
     for k in range(a.shape[0]):
-        p = a[k, k]
-        row = a[k] / p
+        p, row = a[0, 0], L_inv[k]
+        below = a[1:, 0] / p
         pivots.append(p)
-        swept = a - outer(a[:, k], row)
-        swept = swept.at[k].set(row).at[:, k].set(row)
-        a = swept.at[k, k].set(-1.0 / p)
-    return -symmetrise(a), jnp.stack(pivots)
+        total = total + outer(row, row / p)  # row k of L⁻¹ is known once the columns before it have been applied
+        L_inv = L_inv.at[k + 1 :].add(-outer(below, row))
+        a = a[1:, 1:] - outer(below, a[0, 1:])
+    return total, jnp.stack(pivots)
+
+
+@_inverse.defjvp
+def _inverse_tangent(primals, tangents):
+    """d(a⁻¹) = −a⁻¹ da a⁻¹: shorter than the derivative of the elimination."""
+    (a,), (da,) = primals, tangents
+    P, pivots = _inverse(a)
+    # log p_0 + … + log p_k is the log determinant of a's leading block, whose derivative is the trace below.
+    sums = [trace(matmul(_inverse(a[:k, :k])[0], da[:k, :k])) for k in range(1, a.shape[0])]
+    sums.append(trace(matmul(P, da)))
+    logs = jnp.stack([s - before for s, before in zip(sums, [0.0, *sums[:-1]], strict=True)])
+    return (P, pivots), (-matmul(P, matmul(da, P)), pivots * logs)
 
 
 def _inverse_unrolled(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"], Float[Array, "d *#lanes"]]:
