@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
+from jaxtyping import Float
 
 from girsanov._compile import compiled
 from girsanov._precision import float64
-from girsanov.chain import blocks
-from girsanov.chain.blocks import inverse, matmul, transpose
-from girsanov.chain.moments import Moments
+from girsanov._types import Array
 from girsanov.chain.sampling import sample
-from girsanov.path_model import PathModel, log_normal, path_model
+from girsanov.chain.transitions import Transitions
+from girsanov.path_model import LOG_2PI, PathModel, path_model
 
 _CHUNK = 500  # paths at a time
 _USABLE = 0.7  # k̂ up to which a mean of the weights is reliable
@@ -56,18 +56,16 @@ class Diagnosis:
 
 
 @compiled
-def _log_weights(path: PathModel, q: Moments, key, n: int):
-    x = sample(q, key, n)  # (n, N, d)
-    m, S, C = (jnp.asarray(a) for a in (q.m, q.S, q.C))
-    T = matmul(C, inverse(S[..., :-1])[0])
-    root = blocks.cholesky(blocks.symmetrise(S[..., 1:] - matmul(T, transpose(C))))
-    T, scale = (jnp.moveaxis(a, -1, 0) for a in (T, blocks.inverse_lower(root)))
-    first = jnp.linalg.inv(jnp.linalg.cholesky(S[..., 0]))
+def _log_weights(path: PathModel, m: Float[Array, "d N"], q: Transitions, key, n: int):
+    x = sample(m, q, key, n)  # (n, N, d)
+    T, root = (jnp.moveaxis(jnp.asarray(a), -1, 0) for a in (q.T, q.root))
+    scale, log_det = jnp.linalg.inv(root), -jnp.linalg.slogdet(root)[1].sum()
 
     def one(x):
         e = x - m.T
-        steps = jax.vmap(log_normal)(e[1:] - jnp.einsum("mij,mj->mi", T, e[:-1]), scale)
-        return path.log_joint(x) - log_normal(e[0], first) - steps.sum()
+        own = e - jnp.pad(jnp.einsum("mij,mj->mi", T, e[:-1]), ((1, 0), (0, 0)))
+        square = (jnp.einsum("mij,mj->mi", scale, own) ** 2).sum()
+        return path.log_joint(x) - (log_det - 0.5 * (square + x.size * LOG_2PI))
 
     return jax.lax.map(one, x, batch_size=50)
 
@@ -78,7 +76,9 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
     grid = post.grid
     path = path_model(post.model, post.series, grid)
     keys = jax.random.split(key, -(-n // _CHUNK))
-    logs = np.concatenate([np.asarray(_log_weights(path, post.moments, k, _CHUNK)) for k in keys])[:n]
+    logs = np.concatenate([np.asarray(_log_weights(path, post.moments.m, post.transitions, k, _CHUNK)) for k in keys])[
+        :n
+    ]
     if not np.isfinite(logs).all():
         i = int(np.argmin(np.isfinite(logs)))
         raise ValueError(f"the log weight of path {i} drawn from q is {logs[i]}: the drift must be finite where q goes")

@@ -5,25 +5,21 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from girsanov._types import Array
-from girsanov.chain import blocks
-from girsanov.chain.blocks import matmul, transpose
-from girsanov.chain.moments import Moments
+from girsanov.chain.transitions import Transitions
 
 
-def sample(q: Moments, key: Array, n: int) -> Float[Array, "n N d"]:
-    """Paths by q's own transitions, x_{m+1} = m_{m+1} + T_m (x_m − m_m) + ε, T = C S⁻¹, Cov ε = S_{m+1} − T Cᵀ."""
-    d, N = q.m.shape
-    S_inv, _ = blocks.inverse(q.S[..., :-1])
-    T = matmul(q.C, S_inv)
-    noise = blocks.cholesky(blocks.symmetrise(q.S[..., 1:] - matmul(T, transpose(q.C))))
+def sample(m: Float[Array, "d N"], q: Transitions, key: Array, n: int) -> Float[Array, "n N d"]:
+    """Paths by the chain's own transitions about its mean."""
+    d, N = m.shape
+    T, root = (jnp.moveaxis(jnp.asarray(a), -1, 0) for a in (q.T, q.root))
     xi = jax.random.normal(key, (N, d, n))
-    start = blocks.cholesky(q.S[..., 0]) @ xi[0]
+    start = root[0] @ xi[0]
 
     def step(deviation, node):
-        T_m, noise_m, xi_m = node
-        deviation = T_m @ deviation + noise_m @ xi_m
+        T_m, root_m, xi_m = node
+        deviation = T_m @ deviation + root_m @ xi_m
         return deviation, deviation
 
-    _, rest = jax.lax.scan(step, start, (jnp.moveaxis(T, -1, 0), jnp.moveaxis(noise, -1, 0), xi[1:]))
+    _, rest = jax.lax.scan(step, start, (T, root[1:], xi[1:]))
     deviations = jnp.concatenate([start[None], rest])
-    return jnp.moveaxis(deviations + q.m.T[:, :, None], -1, 0)
+    return jnp.moveaxis(deviations + m.T[:, :, None], -1, 0)
