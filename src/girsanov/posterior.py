@@ -1,17 +1,19 @@
 """The Gaussian posterior over the path that inference returns."""
 
 import dataclasses
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from girsanov._compile import compiled
-from girsanov._precision import float64
+from girsanov._precision import float64, to_numpy
 from girsanov.bridge import bridge
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.sampling import sample
+from girsanov.chain.transitions import Transitions, transitions
 from girsanov.estimate import Marginals, PathEstimate
 from girsanov.grid import Grid
 from girsanov.model import Model
@@ -19,7 +21,7 @@ from girsanov.series import TimeSeries
 from girsanov.simulate import check_draws, euler_paths
 from girsanov.sites import SiteForm, Sites, Time
 
-_sample = compiled(sample)
+_sample, _transitions = compiled(sample), compiled(transitions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Posterior(PathEstimate):
     message: str
     seconds: float
     time: Time = "discrete"  # of the model on the grid: Euler–Maruyama, or the SDE itself
+    exact_transitions: Transitions | None = None  # where the natural parameters would not hold their digits
 
     @property
     def mean(self) -> np.ndarray:
@@ -91,6 +94,12 @@ class Posterior(PathEstimate):
         gaps, target = np.diff(self.times), self.target
         return SiteForm.of(self.natural, self.model, gaps, self.node, target.base, target.data, self.time)
 
+    @cached_property
+    @float64
+    def transitions(self) -> Transitions:
+        """q's own steps, x_{m+1} = m_{m+1} + T_m (x_m − m_m) + root_{m+1} ξ, time in the last axis."""
+        return self.exact_transitions or to_numpy(_transitions(self.natural))
+
     def marginals(self, times: Any) -> Marginals:
         """Mean and covariance of the state at any times inside the horizon, off the grid by the local bridge."""
         t = self._inside(times)
@@ -100,7 +109,7 @@ class Posterior(PathEstimate):
     def sample(self, key: Any, n: int = 1) -> np.ndarray:
         """Joint paths on the nodes, (n, N, d)."""
         check_draws(key, n)
-        return np.asarray(_sample(self.moments, key, n))
+        return np.asarray(_sample(self.moments.m, self.transitions, key, n))
 
     def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
         """Paths of the model's SDE from the last state onwards, at `times` after the horizon's end, (n, len(times), d).

@@ -15,6 +15,7 @@ import numpy as np
 
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
+from girsanov.chain.transitions import Transitions
 from girsanov.drifts import DRIFTS
 from girsanov.fit import Fit, FitHistory
 from girsanov.likelihoods import LIKELIHOODS, Likelihood
@@ -32,6 +33,7 @@ _ARRAYS = {
     "target.dense": DenseSites,
     "target.data": DataSites,
 }
+_MAYBE = "exact_transitions"
 
 
 def save(post: Posterior, path: str | Path) -> Path:
@@ -64,6 +66,8 @@ def _pack(post: Posterior) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays |= {"series.times": post.series.times, "series.values": post.series.values}
     parts = {"moments": post.moments, "natural": post.natural}
     parts |= {f"target.{k}": getattr(post.target, k) for k in ("base", "dense", "data")}
+    if post.exact_transitions is not None:
+        parts[_MAYBE] = post.exact_transitions
     for name, part in parts.items():
         arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items()}
     for k in ("elbo", "step", "decrement"):
@@ -138,6 +142,7 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
         name: kind(**{f.name: arrays[f"{name}.{f.name}"] for f in dataclasses.fields(kind)})
         for name, kind in _ARRAYS.items()
     }
+    steps = {k: arrays.get(f"{_MAYBE}.{k}") for k in ("T", "root")}
     history = History(
         *(arrays[f"history.{k}"] for k in ("elbo", "step", "decrement")),
         passes=header["passes"],
@@ -160,6 +165,7 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
         message=header["message"],
         seconds=header["seconds"],
         time=header["time"],
+        exact_transitions=None if steps["T"] is None else Transitions(**steps),
     )
 
 

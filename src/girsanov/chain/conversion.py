@@ -1,6 +1,7 @@
 """From moments back to natural parameters, and the chain of a linear-Gaussian transition model."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from girsanov._types import Array
@@ -8,6 +9,7 @@ from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
+from girsanov.chain.square_root import RootChain
 
 
 def linear_chain(
@@ -35,3 +37,19 @@ def to_natural(q: Moments) -> NaturalChain:
     c = q.m[:, 1:] - matvec(T, q.m[:, :-1])
     W, _ = inverse(blocks.symmetrise(q.S[..., 1:] - matmul(T, transpose(q.C))))
     return linear_chain(T, c, W, q.m[:, 0], S_inv[..., 0])
+
+
+def from_roots(q: RootChain) -> tuple[Moments, NaturalChain]:
+    """The two usual forms of a square-root chain, on the host; the natural one as exactly as it can be written."""
+    m, L, T, root = (np.asarray(a) for a in (q.m, q.L, q.T, q.root))
+    S = L @ np.swapaxes(L, 1, 2)
+    inverse = np.linalg.inv(root)
+    W = np.swapaxes(inverse, 1, 2) @ inverse
+    WT = W[1:] @ T[1:]
+    J = W.copy()
+    J[:-1] += np.swapaxes(T[1:], 1, 2) @ WT
+    h = np.einsum("mij,mj->mi", J, m)
+    h[1:] -= np.einsum("mij,mj->mi", WT, m[:-1])
+    h[:-1] -= np.einsum("mji,mj->mi", WT, m[1:])
+    m, S, C, h, J, K = (np.moveaxis(a, 0, -1) for a in (m, S, T[1:] @ S[:-1], h, J, -WT))
+    return Moments(m, S, C), NaturalChain(h, J, K)

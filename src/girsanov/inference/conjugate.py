@@ -162,9 +162,10 @@ def _shorter_step(ok, rise, slope, a):
 def _verdict(first, spent, norm, idle, limits: Limits, iteration, turn, status):
     """Converged: the last line and what the next one promises (½rᵀFr) are both below the tolerance.
 
-    Where the bound cannot be raised any more, quadrature error is what is left of r: fine while it is small.
+    Where the bound cannot be raised any more, quadrature error is what is left of r: fine while it is small. A square
+    that rounding made negative is no smaller for it.
     """
-    converged = ~first & (norm < jnp.where(idle > 0, 1.0, 1e-2) * limits.tolerance)
-    small = norm < _QUADRATURE_ERROR * limits.tolerance
+    converged = ~first & (jnp.abs(norm) < jnp.where(idle > 0, 1.0, 1e-2) * limits.tolerance)
+    small = jnp.abs(norm) < _QUADRATURE_ERROR * limits.tolerance
     status = jnp.where(spent, jnp.where(small, int(Status.CONVERGED), int(Status.STALLED)), status)
     return settle(status, iteration, turn, converged, limits)

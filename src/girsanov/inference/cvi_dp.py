@@ -7,6 +7,8 @@ import numpy as np
 
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import ENGINES, Engine
+from girsanov.inference.careful import Careful, Path, as_chain
+from girsanov.inference.conditioning import flagged, ill_conditioned, rounding_loss
 from girsanov.inference.conjugate import Conjugate
 from girsanov.inference.continuous import Continuous, ContinuousSites, at_all_nodes
 from girsanov.inference.levels import coarser_grids, make_problem, prolong
@@ -85,12 +87,31 @@ class CVIDP(Method):
         result = self.run(self.algorithm(), fine, begin, progress)
         if result.status is Status.BAD_START and begin is not None:  # the coarse solution does not fit the fine grid
             result = self.run(self.algorithm(), fine, None, progress)
-        return fine, result, coarse
+        return fine, self._checked(fine, result, progress), coarse
 
     def continue_from(self, problem: Problem, start: Start, **limits: Any) -> Run:
-        return self.run(self.algorithm(), problem, start, **limits)
+        if isinstance(start, Path):
+            return self._careful(problem, start, None, **limits)
+        return self._checked(problem, self.run(self.algorithm(), problem, start, **limits), None, **limits)
+
+    def _checked(self, problem: Problem, result: Run, progress: Any, **limits: Any) -> Run:
+        """The result itself where rounding left it alone, or that of the careful algorithm."""
+        if self.rho is not None:
+            return flagged(problem, result)
+        if not rounding_loss(problem, result).asks_for_care(result.status is Status.CONVERGED):
+            return result
+        return self._careful(problem, None, progress, **limits)
+
+    def _careful(self, problem: Problem, start: Path | None, progress: Any, **limits: Any) -> Run:
+        result = self.run(Careful(), problem, start, progress, **limits)
+        if result.status is Status.BAD_START:
+            return result
+        result = as_chain(problem, result)
+        return ill_conditioned(problem, result) if result.status is Status.STALLED else result
 
     def next_start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
+        if result.root is not None:
+            return result.root
         """At the optimum the sites compose the chain, and they share the first run's compiled program; where the run
         stopped short of it, the chain itself loses nothing."""
         return sites if result.trace["decrement"][-1] <= self.tolerance else eta
@@ -107,7 +128,7 @@ class CVIDP(Method):
         begin = ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
         rho = np.asarray(1.0 if self.rho is None else float(self.rho))
         result = self.run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
-        return problem, result, [*coarse, first]
+        return problem, flagged(problem, result), [*coarse, first]
 
     def algorithm(self) -> Algorithm:
         if self.rho is None:

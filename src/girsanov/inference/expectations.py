@@ -15,7 +15,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from girsanov._types import Array
 from girsanov.chain import blocks
@@ -131,13 +131,18 @@ def drift_expectations(
     q: Moments,
     times: Float[Array, " M"],
     gaps: Float[Array, " M"],
+    valid: Bool[Array, " M"] | bool = True,
 ) -> DriftExpectations:
+    """The sums for every step; those that are not `valid` mean nothing, and are finite."""
     m, S = q.m[:, :-1], q.S[..., :-1]
     L = blocks.cholesky(S)
     L_inv = blocks.inverse_lower(L)
     U = matmul(q.C, transpose(L_inv))
     c, a = (q.m[:, 1:] - m) / gaps, (U - L) / gaps
-    sums = sums_in_chunks(drift, Q_inv, rule, (m, L, c, a, times))
+    # Padding lies anywhere, also where the drift is not defined: it looks at the first node's states instead. A NaN
+    # there would spoil derivatives in the drift's parameters, where zero times NaN is NaN.
+    at = jnp.where(valid, m, m[:, :1]), jnp.where(valid, L, L[..., :1])
+    sums = sums_in_chunks(drift, Q_inv, rule, (*at, c, a, times))
     sites = to_site(*site_gradient(sums, Q_inv, c, a, sums.F0, sums.F1), m, L_inv)
 
     # E‖x₊ − x − Δf‖²_{Q⁻¹} = tr Q⁻¹(S₊ − UUᵀ) + Δ²(E‖f_q‖² − 2E[w̃]), w̃ the part of w summed over the nodes

@@ -1,6 +1,7 @@
 """`infer`: from a model and a series to a posterior."""
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from girsanov._precision import float64, to_numpy
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
+from girsanov.chain.square_root import RootChain
+from girsanov.chain.transitions import Transitions
 from girsanov.grid import Grid, given_grid, regular_grid
 from girsanov.inference.continuous import ContinuousSites
 from girsanov.inference.cvi_dp import CVIDP
@@ -66,6 +69,8 @@ def infer(
     history = run_history(result, coarse)
     post = make_posterior(problem, result, series, history, nodes, time.perf_counter() - begun)
     warn_unresolved(post, stacklevel=4)
+    if not post.converged and (max_iterations is None or result.status is not Status.MAX_ITERATIONS):
+        warnings.warn(f"infer has not converged ({post.status}): {post.message}", stacklevel=3)
     return post
 
 
@@ -97,10 +102,15 @@ def make_posterior(
         elbo=result.elbo,
         history=history,
         status=result.status.name.lower(),
-        message=result.status.message,
+        message=result.message,
         seconds=seconds,
         time="continuous" if continuous else "discrete",
+        exact_transitions=None if result.root is None else _steps_of(result.root.chain, N),
     )
+
+
+def _steps_of(q: RootChain, N: int) -> Transitions:
+    return Transitions(*(np.moveaxis(np.asarray(a), 0, -1) for a in (q.T[1:N], q.root[:N])))
 
 
 def check_method(method: Any, **limits: Any) -> Method:
@@ -129,7 +139,7 @@ def warm_start(start: Posterior, model: Model, series: TimeSeries) -> Callable[[
 
     def on(problem: Problem) -> Start:
         times = np.asarray(problem.times)[: int(problem.size)]
-        if np.array_equal(start.times, times):
+        if np.array_equal(start.times, times) and start.exact_transitions is None:
             return _padded(start.natural, len(problem.times))
         return prolong(start.target, start.times, problem)
 

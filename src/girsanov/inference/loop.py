@@ -169,6 +169,12 @@ class Run(NamedTuple):
     trace: dict[str, np.ndarray]  # elbo, step, decrement: one entry an iteration, the first is the start
     passes: int
     seconds: float
+    root: Any = None  # q in square-root form, a `careful.Path`, where the careful algorithm made it
+    fault: str = ""  # what to say beside the status
+
+    @property
+    def message(self) -> str:
+        return self.status.message + (f": {self.fault}" if self.fault else "")
 
 
 def run(

@@ -10,6 +10,7 @@ import equinox as eqx
 from girsanov._checks import check_positive, check_whole
 from girsanov.chain.natural import NaturalChain
 from girsanov.grid import Grid
+from girsanov.inference.careful import Path
 from girsanov.inference.loop import Algorithm, Run, run
 from girsanov.inference.objective import Problem
 from girsanov.model import Model
@@ -18,7 +19,7 @@ from girsanov.series import TimeSeries
 from girsanov.sites import Sites
 
 Progress = Callable[[str], None]
-Start = Sites | NaturalChain
+Start = Sites | NaturalChain | Path
 
 
 class Method(eqx.Module):

@@ -58,7 +58,7 @@ class Mirror(Algorithm):
 
         # Symmetrised KL between successive q, in nats: (η_new − η)·(μ_new − μ).
         change = inner(trial.eta - at.eta, expectations(trial.moments) - expectations(at.moments))
-        converged = ~first & (jnp.abs(rise) < limits.tolerance) & (change < limits.tolerance)
+        converged = ~first & (jnp.abs(rise) < limits.tolerance) & (jnp.abs(change) < limits.tolerance)
         iteration = at.iteration + accept
         if self.safeguard:
             rho = jnp.where(accept, jnp.minimum(self.rho, _GROWTH * carry.rho), _SHRINKAGE * carry.rho)

@@ -51,7 +51,7 @@ def evaluate(problem: Problem, smoothed: Smoothed) -> tuple[Float[Array, ""], Si
     d = q.m.shape[0]
     valid = problem.in_chain[1:]
     Q_inv, Q_pivots = inverse(jnp.asarray(model.diffusion))
-    drift = drift_expectations(model.drift, Q_inv, problem.rule, q, problem.times[:-1], problem.gaps)
+    drift = drift_expectations(model.drift, Q_inv, problem.rule, q, problem.times[:-1], problem.gaps, valid)
     constant = -0.5 * (d * (LOG_2PI + jnp.log(problem.gaps)) + jnp.log(Q_pivots).sum())
     transitions = jnp.where(valid, drift.quadratic + constant, 0.0).sum()
     data, log_likelihood = data_expectations(problem, q)

@@ -11,6 +11,7 @@ class Status(enum.IntEnum):
     NOT_A_DENSITY = 4
     BAD_START = 5
     DIVERGED = 6
+    ILL_CONDITIONED = 7
 
     @property
     def message(self) -> str:
@@ -33,6 +34,10 @@ _MESSAGES = {
     Status.DIVERGED: (
         "the fixed-point iteration diverged; the best result met is returned. Use a smaller omega, a smaller dt, "
         "solver='adjoint' or safeguard=True"
+    ),
+    Status.ILL_CONDITIONED: (
+        "the scales of the model lie too far apart for double precision; the best result met is returned, and its "
+        "digits cannot be relied on"
     ),
     Status.BAD_START: "the starting point is not a probability density or its bound is not finite",
 }

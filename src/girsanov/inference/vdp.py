@@ -12,6 +12,7 @@ from girsanov.chain.conversion import to_natural
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Smoothed
+from girsanov.inference.conditioning import flagged
 from girsanov.inference.fixed_point import AffineProcess, FixedPoint, moments_of
 from girsanov.inference.levels import make_problem
 from girsanov.inference.loop import Run
@@ -101,7 +102,7 @@ class VDP(Method):
         if result.status is Status.BAD_START:
             return result
         moments, eta, sites = _as_chain(problem, scheme, result.sites)
-        return result._replace(moments=moments, eta=eta, sites=sites)
+        return flagged(problem, result._replace(moments=moments, eta=eta, sites=sites))
 
 
 @compiled
