@@ -37,7 +37,8 @@ class Fit:
     - standard_errors: from the curvature of the bound at its maximum, by parameter entry; None where that curvature is
       not positive definite or was not asked for. They describe the bound, not the sampling distribution of the
       estimate: see the documentation.
-    - status, message: "converged", "max_iterations", "flat" (the data cannot tell a parameter) or "stalled".
+    - status, message: "converged", "max_iterations", "flat" (the data cannot tell a parameter), "stalled", or
+      "ill_conditioned" (the posterior at the parameters could not be computed to enough digits).
     - restarts: every restart's fit, best first, where several were asked for.
     """
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,13 +34,14 @@ from girsanov.learning.checks import check_learnable, check_objective, check_pri
 from girsanov.learning.curvature import laplace
 from girsanov.learning.objectives import (
     Expansion,
+    careful_value_and_grad,
     log_prior,
     modified_value_and_grad,
     standard_value_and_grad,
     with_parameters,
 )
-from girsanov.learning.optimise import Maximum, lbfgs, maximise
-from girsanov.learning.parameters import Spec, insert, make_spec, split, to_vector, units
+from girsanov.learning.optimise import PENALTY, Maximum, lbfgs, maximise
+from girsanov.learning.parameters import Spec, entries, insert, make_spec, split, to_vector, units
 from girsanov.model import Model, check_inputs
 from girsanov.progress import reporter
 from girsanov.series import TimeSeries
@@ -101,12 +103,25 @@ class Learner:
             arrays = [np.concatenate([a, b[1:] + o]) for a, b, o in zip(earlier, arrays, offsets, strict=True)]
         return FitHistory(parameters, *arrays)
 
+    def check_gradient(self, model: Model, result: Run) -> None:
+        """Raise a ValueError that names the parameters in which the bound has no derivative at the start."""
+        _, grad = self.envelope(to_vector(self.spec, model), result)
+        if not np.isfinite(grad).all():
+            names = [n for n, g in zip(entries(self.spec), grad, strict=True) if not np.isfinite(g)]
+            raise ValueError(
+                f"the bound is finite at the starting parameters, but its derivative in {', '.join(names)} is not: "
+                "write the drift so that it can be differentiated wherever the posterior may go"
+            )
+
     def envelope(self, theta: np.ndarray, result: Run) -> tuple[float, np.ndarray]:
         """The bound with q held fixed, and its gradient in θ: the profile's gradient where q is optimal."""
         self.passes += 1
-        value, grad = standard_value_and_grad(
-            theta, self.spec, self.problem, result.moments, np.float64(0), self.priors
-        )
+        if result.root is not None:
+            value, grad = careful_value_and_grad(theta, self.spec, self.problem, result.root, self.priors)
+        else:
+            value, grad = standard_value_and_grad(
+                theta, self.spec, self.problem, result.moments, np.float64(0), self.priors
+            )
         return float(value), np.asarray(grad)
 
 
@@ -164,18 +179,23 @@ def learn(
     check_learnable(spec, method)
     limits = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
     climb = _climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})
+    by_profile = _climb("profile", limits, {})
     models = _restart_models(model, restarts, key, reinitialise)
     with reporter(progress) as say:
 
         @float64
         def fit(candidate: Model) -> Fit:
             learner, result = _first_e_step(candidate, series, nodes, spec, method, priors, resume, say)
-            theta, result, status = climb(learner, result)
+            learner.check_gradient(learner.problem.model, result)
+            # The sites of an M-step are natural parameters: where those do not hold their digits, the profile serves.
+            theta, result, status = (climb if result.root is None else by_profile)(learner, result)
             return _finish(learner, theta, result, status, series, nodes, standard_errors, resume)
 
         fits = _together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
     warn_unresolved(fits[0].posterior, stacklevel=4)
+    if fits[0].status in ("stalled", "ill_conditioned"):
+        warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
 
@@ -271,7 +291,7 @@ def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_ite
         unit = units(learner.spec, theta)
         moved = np.abs((top.theta - theta) / unit).max()
         # An optimiser that did not move although a step of the parameters' tolerance promises more than the bound's.
-        stuck = moved == 0.0 and np.abs(top.grad * unit).max() * parameter_tolerance > tolerance
+        stuck = moved == 0.0 and not np.abs(top.grad * unit).max() * parameter_tolerance <= tolerance
         if new.status is Status.BAD_START or stuck or gain < -max(tolerance, 10 * learner.method.tolerance):
             return theta, result, "stalled"
         if gain > 0:
@@ -292,8 +312,10 @@ def _profile(learner, result, *, tolerance, parameter_tolerance, max_iterations)
         last = state["result"]
         new = result if np.array_equal(t, theta) else learner.e_step(t, learner.start(last, last.sites, last.eta))
         if new.status is Status.BAD_START:
-            return 1e12, np.zeros_like(t)
+            return PENALTY, np.zeros_like(t)
         value, (_, grad) = new.elbo + learner.prior(t), learner.envelope(t, new)
+        if not np.isfinite(grad).all():
+            return PENALTY, np.zeros_like(t)
         if value > state["value"]:
             state.update(theta=np.array(t), result=new, value=value)
         return -value, -grad
@@ -311,6 +333,9 @@ def _profile(learner, result, *, tolerance, parameter_tolerance, max_iterations)
 
 def _finish(learner, theta, result, status, series, nodes: Grid, standard_errors: bool, resume) -> Fit:
     message, errors, covariance = _MESSAGES[status], None, None
+    if status == "converged" and result.status is not Status.CONVERGED:
+        status = "ill_conditioned" if result.status is Status.ILL_CONDITIONED else "stalled"
+        message = f"the parameters have settled, but the posterior at them has not converged: {result.message}"
     if standard_errors:
         curvature = laplace(learner, theta, result)
         errors, covariance = curvature.errors, curvature.covariance

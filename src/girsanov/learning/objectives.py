@@ -23,6 +23,7 @@ from girsanov.chain.blocks import inverse
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth, tangent
+from girsanov.inference.careful import Path, bound
 from girsanov.inference.expectations import drift_expectations
 from girsanov.inference.objective import Problem, compose, data_expectations, evaluate
 from girsanov.learning.parameters import Spec, free_part, insert, split
@@ -54,8 +55,8 @@ def log_prior(spec: Spec, theta: Float[Array, " P"], priors: dict) -> Float[Arra
 def linearise(problem: Problem, q: Moments) -> Linearisation:
     """Π_q[f], zero on the padding."""
     Q_inv, _ = inverse(jnp.asarray(problem.model.diffusion))
-    base = drift_expectations(problem.model.drift, Q_inv, problem.rule, q, problem.times[:-1], problem.gaps).base
-    valid = problem.in_chain[1:]
+    valid, times = problem.in_chain[1:], problem.times[:-1]
+    base = drift_expectations(problem.model.drift, Q_inv, problem.rule, q, times, problem.gaps, valid).base
     return Linearisation(jnp.where(valid, base.A, 0.0), jnp.where(valid, base.b, 0.0))
 
 
@@ -89,6 +90,16 @@ def _modified(theta, theta_k, spec: Spec, problem: Problem, q_k: Expansion, prio
 @compiled
 def standard_value_and_grad(theta, spec: Spec, problem: Problem, q: Moments, log_det, priors: dict):
     return jax.value_and_grad(_standard)(theta, spec, problem, q, log_det, priors)
+
+
+def _careful(theta, spec: Spec, problem: Problem, q: Path, priors: dict):
+    return bound(with_parameters(spec, theta, problem), q)[0] + log_prior(spec, theta, priors)
+
+
+@compiled
+def careful_value_and_grad(theta, spec: Spec, problem: Problem, q: Path, priors: dict):
+    """`standard_value_and_grad` for a q in square-root form."""
+    return jax.value_and_grad(_careful)(theta, spec, problem, q, priors)
 
 
 @compiled

@@ -9,7 +9,7 @@ import optax
 import scipy.optimize
 
 ValueAndGrad = Callable[[np.ndarray], tuple[float, np.ndarray]]
-_PENALTY = 1e12  # in place of a value that is not finite: the line search steps back from it
+PENALTY = 1e12  # in place of a value that is not finite: the line search steps back from it
 
 
 class Maximum(NamedTuple):
@@ -45,7 +45,7 @@ def maximise(
 
     - unit: of every coordinate for L-BFGS, see `parameters.units`; an optax optimiser sees them as they are.
     """
-    best = Maximum(np.array(theta), -np.inf, np.zeros_like(theta))
+    best = Maximum(np.array(theta), -np.inf, np.full_like(theta, np.nan))  # until a value and its gradient are finite
 
     def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best
@@ -53,7 +53,7 @@ def maximise(
         good = np.isfinite(value) and np.isfinite(grad).all()
         if good and value > best.value:
             best = Maximum(np.array(t), float(value), np.array(grad))
-        return (-value, -grad) if good else (_PENALTY, np.zeros_like(t))
+        return (-value, -grad) if good else (PENALTY, np.zeros_like(t))
 
     if optimiser == "lbfgs":
         lbfgs(value_and_grad, theta, unit, {"maxiter": steps, "gtol": gtol, "ftol": 1e-14})
@@ -63,7 +63,7 @@ def maximise(
     state = transform.init(params)
     for _ in range(steps + 1):
         value, grad = value_and_grad(np.asarray(params))
-        if value == _PENALTY:
+        if value == PENALTY:
             break
         updates, state = transform.update(jnp.asarray(grad), state, params)
         params = optax.apply_updates(params, updates)
