@@ -47,6 +47,13 @@ TOLERANCES: dict[str, float] = {
     # a stochastic fit of a small problem against its exact answer: the bound in nats, and moments
     "fitted_bound": 0.3,
     "fitted_moments": 0.15,
+    # posteriors of models of extreme scales against an exact smoother: means in standard deviations, shares of standard
+    # deviations, and the bound as a share of its size
+    "scales": 1e-6,
+    # a maximum of the likelihood by two optimisers: its value in nats, and one well determined parameter
+    "likelihood_maximum": 1e-4,
+    # parameters at that maximum where they are less well determined: the bound is flat there
+    "learnt": 1e-2,
     # moments on two grids of which the finer is four times as fine
     "coarse_moments": 0.05,
     # share of random linear-Gaussian models that may end with a status other than converged where float64 allows it
