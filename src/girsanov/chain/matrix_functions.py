@@ -63,16 +63,18 @@ def half_transitions(
     (A0, A1), (b0, b1) = A, b
     begins = tuple(jnp.stack([x0, 0.5 * (x0 + x1)], -1) for x0, x1 in ((A0, A1), (b0, b1)))
     change, length = tuple(0.5 * (x1 - x0)[..., None] for x0, x1 in ((A0, A1), (b0, b1))), 0.5 * gap[..., None]
-    turn = _largest(length * _norm(change[0]))
-    count = jnp.clip(jnp.ceil(jnp.sqrt(turn / _TURN)), 1, _PIECES)
+    turn = length * _norm(change[0])
+    count = jnp.clip(jnp.ceil(jnp.sqrt(jnp.where(jnp.isfinite(turn), turn, 0.0) / _TURN)), 1, _PIECES)
 
     def add(p, so_far):
-        ends = [tuple(x + (p + i) / count * dx for x, dx in zip(begins, change, strict=True)) for i in (0, 1)]
-        return after(so_far, _piece(*ends, Q, length / count))
+        # a lane that needs fewer pieces than another has pieces of no length at its end
+        at = [jnp.minimum(p + i, count) / count for i in (0, 1)]
+        ends = [tuple(x + share * dx for x, dx in zip(begins, change, strict=True)) for share in at]
+        return after(so_far, _piece(*ends, Q, length * (at[1] - at[0])))
 
     shape = begins[0].shape
     nothing = Transition(eye_like(begins[0]), jnp.zeros((shape[0], *shape[2:])), jnp.zeros(shape))
-    both = jax.lax.fori_loop(0, count.astype(int), add, nothing)
+    both = jax.lax.fori_loop(0, _largest(count).astype(int), add, nothing)
     return Transition(*(x[..., 0] for x in both)), Transition(*(x[..., 1] for x in both))
 
 

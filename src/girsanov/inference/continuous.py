@@ -200,7 +200,7 @@ class ContinuousTrial(eqx.Module):
 def evaluate_continuous(problem: Problem, sites: ContinuousSites) -> ContinuousTrial:
     """The bound at these sites, and the sites that its gradient asks for."""
     Q, valid = jnp.asarray(problem.model.diffusion), problem.in_chain[1:]
-    left, right = sites.base[LEFT], sites.base[RIGHT]
+    left, right = (jax.tree.map(lambda a: jnp.where(valid, a, 0.0), sites.base[end]) for end in (LEFT, RIGHT))
     halves = half_transitions((left.A, right.A), (left.b, right.b), Q, problem.gaps)
     transition = after(*halves)
     result = reweight(_initial(problem), transition, _on_nodes(problem, sites), valid)
