@@ -4,13 +4,17 @@ import math
 from itertools import combinations_with_replacement
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import assert_close
 from tolerances import TOLERANCES
 
 import girsanov as gv
-from girsanov.quadrature import default_quadrature
+from girsanov._precision import float64
+from girsanov.grid import regular_grid
+from girsanov.inference.quadrature_check import quadrature_error
+from girsanov.quadrature import default_quadrature, richer
 
 
 def monomials(d: int, degree: int):
@@ -62,7 +66,33 @@ def test_cubature_has_degree_five(d):
         assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 10])
+@pytest.mark.parametrize("d", range(1, 7))
+def test_cubature_of_degree_seven_has_positive_weights(d):
+    rule = gv.Cubature(7).rule(d)
+    pairs = 2 * d * (d - 1)
+    assert rule.nodes.shape == (d, 2**d + pairs + 2 * d + 1)
+    assert (rule.weights > 0.0).all()
+    for alpha in monomials(d, 7):
+        assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+
+
+def test_cubature_of_degree_seven_is_for_few_dimensions():
+    with pytest.raises(ValueError, match=r"degree 7 .* dimension 7: use .*Cubature\(5\)"):
+        gv.Cubature(7).rule(7)
+    with pytest.raises(ValueError, match=r"degree 5 or 7, got degree=6"):
+        gv.Cubature(6).rule(2)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("d", range(1, 10))
+def test_richer_rule_is_richer(d):
+    given = default_quadrature(d).rule(d)
+    rule = richer(given)
+    assert rule.nodes.shape[1] > 1.5 * given.nodes.shape[1]
+    for alpha in monomials(d, 7):
+        assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 6, 10])
 def test_default_rule_has_degree_five_or_better_and_few_nodes(d):
     rule = default_quadrature(d).rule(d)
     assert rule.nodes.shape[1] <= 400
@@ -95,3 +125,53 @@ def test_monte_carlo_follows_its_key():
     a, b, c = (gv.MonteCarlo(10, jax.random.key(k)).rule(2).nodes for k in (1, 1, 2))
     assert np.array_equal(a, b)
     assert not np.array_equal(a, c)
+
+
+# --- the check of a result
+
+
+def ring(x, t):
+    """Lorenz-96 with a little less than its usual force: quadratic, every state driven by its neighbours."""
+    return (jnp.roll(x, -1) - jnp.roll(x, 2)) * jnp.roll(x, 1) - x + 6.0
+
+
+def linear(x, t):
+    return jnp.roll(x, 1) - 2.0 * x
+
+
+@float64
+def checked(drift, quadrature, time="discrete"):
+    """A converged run of a state of four dimensions, half of it observed, and what the check says of it."""
+    times, d = 0.2 * np.arange(1, 6), 4
+    y = 2.0 + np.random.default_rng(3).normal(size=(len(times), 2))
+    initial, noise = gv.GaussianState(np.full(d, 2.0), 0.5 * np.eye(d)), gv.likelihoods.Gaussian(np.eye(2))
+    model = gv.Model(drift, 2.0 * np.eye(d), initial, noise, emission=np.eye(d)[::2])
+    series = gv.TimeSeries(times, y)
+    method = gv.CVIDP(quadrature=quadrature, tolerance=1e-7, time=time)
+    problem, result, _ = method.solve(model, series, regular_grid(series, 0.02, (0.0, 1.0)), None)
+    return result, quadrature_error(problem, result)
+
+
+def test_check_finds_the_error_of_a_rule_of_degree_five():
+    """What the bound loses by the wrong gradient is half of the decrement that the check finds, nearly."""
+    (poor, found), (good, none) = (checked(ring, gv.Cubature(degree)) for degree in (5, 7))
+    lost = good.elbo - poor.elbo
+    assert lost > TOLERANCES["converged"]
+    assert 1.0 / TOLERANCES["quadrature_ratio"] < found.decrement / (2.0 * lost) < TOLERANCES["quadrature_ratio"]
+    assert abs(none.bound) < TOLERANCES["optimum"]
+    assert none.decrement < TOLERANCES["optimum"]
+
+
+def test_check_finds_nothing_for_a_linear_drift():
+    _, found = checked(linear, gv.Cubature(5))
+    assert abs(found.bound) < TOLERANCES["optimum"]
+    assert abs(found.decrement) < TOLERANCES["optimum"]
+
+
+@pytest.mark.slow
+def test_check_in_continuous_time():
+    """The sites are trapezoidal there: a run at rest is not quite where the bound is highest, whatever the rule."""
+    (_, found), (_, none) = (checked(ring, gv.Cubature(degree), "continuous") for degree in (5, 7))
+    assert found.decrement > TOLERANCES["converged"]
+    assert abs(none.bound) < TOLERANCES["optimum"]
+    assert abs(none.decrement) < TOLERANCES["optimum"]

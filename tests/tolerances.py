@@ -60,4 +60,17 @@ TOLERANCES: dict[str, float] = {
     "unsolved": 0.03,
     # a predictive density by two integrals, in nats: one on a grid about the mode, one that follows the likelihood
     "score": 1e-6,
+    # a transition of a stiff linear SDE against sixty digits, as a share of its largest entry or of its own spread:
+    # what rounding the drift does to the slowest of rates a thousand apart
+    "stiff_transition": 1e-11,
+    # evidence and moments of a stiff linear model against sixty digits, as a share of their size or spread
+    "stiff": 1e-9,
+    # the same where noise, diffusion and data are up to sixteen digits apart
+    "far_scales": 1e-6,
+    # a transition over a stiff gap in which the drift turns, against an ODE solver, as a share of its size
+    "stiff_turn": 0.01,
+    # a marginal between two nodes against exact rational arithmetic, as a share of its own spread
+    "bridge_rounding": 1e-9,
+    # twice the bound that a rule of quadrature loses against the decrement that a richer rule finds, as a ratio
+    "quadrature_ratio": 2.0,
 }
