@@ -80,10 +80,10 @@ def test_cubature_of_degree_seven_is_for_few_dimensions():
     with pytest.raises(ValueError, match=r"degree 7 .* dimension 7: use .*Cubature\(5\)"):
         gv.Cubature(7).rule(7)
     with pytest.raises(ValueError, match=r"degree 5 or 7, got degree=6"):
-        gv.Cubature(6).rule(2)  # pyright: ignore[reportArgumentType]
+        gv.Cubature(6).rule(2)
 
 
-@pytest.mark.parametrize("d", range(1, 10))
+@pytest.mark.parametrize("d", range(1, 8))
 def test_richer_rule_is_richer(d):
     given = default_quadrature(d).rule(d)
     rule = richer(given)
@@ -152,6 +152,7 @@ def checked(drift, quadrature, time="discrete"):
     return result, quadrature_error(problem, result)
 
 
+@pytest.mark.slow
 def test_check_finds_the_error_of_a_rule_of_degree_five():
     """What the bound loses by the wrong gradient is half of the decrement that the check finds, nearly."""
     (poor, found), (good, none) = (checked(ring, gv.Cubature(degree)) for degree in (5, 7))

@@ -2,7 +2,6 @@
 
 import math
 from itertools import combinations, product
-from typing import Literal
 
 import equinox as eqx
 import jax
@@ -53,7 +52,7 @@ class Cubature(eqx.Module):
       positive weights. The gradient of the bound is exact for a quadratic drift, and near so for a cubic one.
     """
 
-    degree: Literal[5, 7] = eqx.field(static=True, default=5)
+    degree: int = eqx.field(static=True, default=5)
 
     def rule(self, d: int) -> Rule:
         if self.degree not in (5, 7):
