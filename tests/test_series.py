@@ -50,7 +50,7 @@ def test_from_csv(tmp_path):
     assert gv.TimeSeries.from_csv(path, values="y").dim == 1
     with pytest.raises(ValueError, match=r"run\.csv has no column 'x'; its columns are \['t', 'y', 'z', 'note'\]"):
         gv.TimeSeries.from_csv(path, values=["x"])
-    with pytest.raises(ValueError, match=r"column 'note', row 0: 'a' is not a number"):
+    with pytest.raises(ValueError, match=r"line 2, column 'note': 'a' is not a number"):
         gv.TimeSeries.from_csv(path)
 
 
@@ -99,7 +99,7 @@ def test_dates_in_a_table(tmp_path):
     path = tmp_path / "days.csv"
     path.write_text("t,y\n" + "".join(f"{d},{i}\n" for i, d in enumerate(DAYS)))
     assert gv.TimeSeries.from_csv(path, unit="D").times.tolist() == [0.0, 3.0, 4.5]
-    with pytest.raises(ValueError, match=r"column 't', row 0: '2024-03-01' is not a number; if these are dates.*unit="):
+    with pytest.raises(ValueError, match=r"line 2, column 't': '2024-03-01' is not a number; if these are.*unit="):
         gv.TimeSeries.from_csv(path)
     frame = pd.DataFrame({"t": pd.to_datetime(DAYS, format="ISO8601"), "y": [0, 1, 2]})
     for table in (frame, frame.set_index("t")):

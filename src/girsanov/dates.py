@@ -5,7 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from girsanov._checks import as_floats
+
 UNITS = ("us", "ms", "s", "min", "h", "D", "W")
+# Dates are kept in nanoseconds since 1970, which as 64-bit whole numbers reach this far; beyond it they wrap around.
+_REACH = 9.2e18
+_YEARS = "1679 and 2261"
 
 
 def are_dates(values: Any) -> bool:
@@ -29,7 +34,12 @@ def as_numbers(name: str, values: Any, unit: Any, origin: Any = None) -> tuple[n
     import pandas as pd
 
     check_unit(unit)
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        i = int(np.argmax(np.ma.getmaskarray(values)))
+        raise ValueError(f"{name}[{i}] is masked; every date must be there (drop that row)")
     a = np.atleast_1d(np.asarray(values))
+    if a.size == 0:
+        raise ValueError(f"{name} are empty: give at least one date")
     if a.dtype.kind in "biufc":
         raise ValueError(f"unit= and origin= are for dates; {name} are numbers already, so leave them out")
     one = pd.Timedelta(1, unit)
@@ -46,8 +56,13 @@ def as_dates(times: Any, unit: Any, origin: np.datetime64) -> np.ndarray:
     """The dates, datetime64 in UTC, that are these numbers of units after the origin."""
     import pandas as pd
 
-    since = pd.to_timedelta(np.atleast_1d(np.asarray(times, np.float64)), unit=unit)
-    return np.asarray(pd.Timestamp(origin) + since, "datetime64[ns]")
+    t = np.atleast_1d(as_floats("times", times))
+    one: Any = pd.Timedelta(1, unit)
+    nanoseconds = np.float64(origin.astype("datetime64[ns]").astype(np.int64)) + t * (one / pd.Timedelta(1, "ns"))
+    if not (np.abs(nanoseconds) < _REACH).all():
+        i = int(np.argmin(np.abs(nanoseconds) < _REACH))
+        raise ValueError(f"times[{i}] = {t[i]:g} {unit} after {origin} is no date between {_YEARS}")
+    return np.asarray(pd.Timestamp(origin) + pd.to_timedelta(t, unit=unit), "datetime64[ns]")
 
 
 def _stamps(name: str, a: np.ndarray) -> Any:
@@ -61,4 +76,7 @@ def _stamps(name: str, a: np.ndarray) -> Any:
             f"{name}[{bad[0]}] = {str(a[bad[0]])!r} is not a date like 2024-03-01 or 2024-03-01T12:30; "
             "read other formats with pandas.to_datetime first"
         )
+    outside = np.flatnonzero((stamps.year < 1679) | (stamps.year > 2261))
+    if len(outside):
+        raise ValueError(f"{name}[{outside[0]}] = {str(a[outside[0]])!r} lies outside the years between {_YEARS}")
     return stamps

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from girsanov._checks import as_floats, shown
 from girsanov._compile import compiled
 from girsanov._precision import float64
+from girsanov.grid import locate
 from girsanov.model import Model
 from girsanov.series import TimeSeries
 
@@ -79,7 +81,7 @@ class PathEstimate(abc.ABC):
     def _numbers(self, times: Any) -> np.ndarray:
         """Times as an array of numbers; dates are counted as those of the data are."""
         series = getattr(self, "series", None)
-        return np.atleast_1d(np.asarray(times, dtype=np.float64) if series is None else series.numbers(times))
+        return np.atleast_1d(as_floats("times", times) if series is None else series.numbers(times))
 
     def _inside(self, times: Any) -> np.ndarray:
         """`times` as an array, each inside the horizon up to rounding."""
@@ -87,12 +89,12 @@ class PathEstimate(abc.ABC):
         if t.ndim != 1:
             raise ValueError(f"times must have shape (n,), got {t.shape}")
         first, last = float(self.times[0]), float(self.times[-1])
-        slack = 1e-9 * max(last - first, abs(first), abs(last))
-        bad = ~((t >= first - slack) & (t <= last + slack))
+        bad = ~((t >= first) & (t <= last))
+        bad[bad] = ~locate(self.times, t[bad])[1]  # a time that is an end but for rounding lies inside
         if bad.any():
             i = int(np.argmax(bad))
             raise ValueError(
-                f"times[{i}] = {float(t[i])!r} lies outside the horizon [{first:g}, {last:g}]; "
+                f"times[{i}] = {shown(t[i])} lies outside the horizon [{shown(first)}, {shown(last)}]; "
                 "infer with a longer span=, or use forecast for times after its end"
             )
         return np.clip(t, first, last)

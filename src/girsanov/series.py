@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from girsanov._checks import as_floats, shown
+from girsanov.columns import read_csv, read_frame
 from girsanov.dates import are_dates, as_dates, as_numbers
 
 
 class TimeSeries:
-    """Times of shape (n,), strictly increasing, and values of shape (n,) or (n, D); NaN entries are missing.
+    """Times of shape (n,), strictly increasing, and values of shape (n,) or (n, D).
+
+    Entries of the values that are NaN, None, masked or pandas' NA are missing.
 
     Dates are counted in a `unit` ("D", "h", "min", "s", …) since `origin`, by default the first of them; a second
     series to go with this one takes the same origin.
@@ -28,7 +32,7 @@ class TimeSeries:
     def __init__(self, times: Any, values: Any, *, unit: str | None = None, origin: Any = None):
         t, self.origin = _as_times(times, unit, origin)
         self.unit = unit
-        y = _as_float("values", values)
+        y = as_floats("values", values, missing=True)
         if t.ndim != 1:
             raise ValueError(f"times must have shape (n,), got {t.shape}")
         if y.ndim not in (1, 2):
@@ -41,7 +45,7 @@ class TimeSeries:
         _check_times(t)
         if np.isinf(y).any():
             i, j = np.argwhere(np.isinf(y))[0]
-            raise ValueError(f"values[{i}, {j}] is {y[i, j]} at time {t[i]:g}; write NaN where a value is missing")
+            raise ValueError(f"values[{i}, {j}] is {y[i, j]} at time {shown(t[i])}; write NaN where a value is missing")
         observed = ~np.isnan(y)
         if not observed.any():
             raise ValueError("every value is missing (NaN): there is nothing to infer from")
@@ -82,13 +86,13 @@ class TimeSeries:
         """Times for the axis of a plot: dates where the series has them, else the numbers."""
         return np.asarray(times) if self.origin is None else self.dates(times)
 
-    def numbers(self, times: Any) -> np.ndarray:
+    def numbers(self, times: Any, name: str = "times") -> np.ndarray:
         """Dates as times of this series; numbers stay as they are."""
         if not are_dates(times):
-            return _as_float("times", times)
+            return as_floats(name, times)
         if self.unit is None:
             raise ValueError("the times of this series were given as numbers: give numbers here, not dates")
-        counted, origin = as_numbers("times", times, self.unit, self.origin)
+        counted, origin = as_numbers(name, times, self.unit, self.origin)
         if self.origin is None and origin is not None:
             raise ValueError("the times of this series are durations: give durations or numbers here, not dates")
         return counted
@@ -105,11 +109,11 @@ class TimeSeries:
     ) -> "TimeSeries":
         """Read columns of a CSV file; by default every column but the time is a value. Empty cells are missing.
 
-        With a `unit`, the time column holds dates in ISO 8601.
+        With a `unit`, the time column holds dates in ISO 8601. Columns are separated by commas; a row with more fields
+        than the header is an error.
         """
-        import pandas as pd
-
-        return cls.from_dataframe(pd.read_csv(path), time, values, unit=unit, origin=origin, source=str(path))
+        read = read_csv(path, time, values, dated=unit is not None)
+        return cls(read.times, read.values, unit=unit, origin=origin)
 
     @classmethod
     def from_dataframe(
@@ -123,20 +127,8 @@ class TimeSeries:
         source: str = "the table",
     ) -> "TimeSeries":
         """Columns of a pandas table; the time may be its index, by name."""
-        if time not in frame.columns and frame.index.name == time:
-            frame = frame.reset_index()
-        columns = [str(c) for c in frame.columns]
-        names = [c for c in columns if c != time] if values is None else [values] if isinstance(values, str) else values
-        for name in [time, *names]:
-            if name not in columns:
-                raise ValueError(f"{source} has no column {name!r}; its columns are {columns}")
-        read = np.stack([_column(frame, n, source) for n in names], axis=1)
-        dated = unit is not None or are_dates(frame[time])
-        times = np.asarray(frame[time]) if dated else _column(frame, time, source, _AS_DATES)
-        return cls(times, read, unit=unit, origin=origin)
-
-
-_AS_DATES = "; if these are dates, say in which unit to count them: unit='D' for days, 'h', 'min', 's', …"
+        read = read_frame(frame, time, values, unit is not None, source)
+        return cls(read.times, read.values, unit=unit, origin=origin)
 
 
 def _as_times(times: Any, unit: str | None, origin: Any) -> tuple[np.ndarray, np.datetime64 | None]:
@@ -146,29 +138,7 @@ def _as_times(times: Any, unit: str | None, origin: Any) -> tuple[np.ndarray, np
         raise ValueError("times are dates; say in which unit to count them: unit='D' for days, 'h', 'min', 's', …")
     if origin is not None:
         raise ValueError("origin= goes with unit=, where times are dates")
-    return _as_float("times", times), None
-
-
-def _column(frame: Any, name: str, source: str, hint: str = "") -> np.ndarray:
-    import pandas as pd
-
-    column = frame[name]
-    if are_dates(column):
-        raise ValueError(f"{source}, column {name!r} holds dates, not numbers")
-    numbers = np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
-    bad = np.flatnonzero(np.isnan(numbers) & np.asarray(column.notna()))
-    if len(bad):
-        raise ValueError(f"{source}, column {name!r}, row {bad[0]}: {column.iloc[bad[0]]!r} is not a number{hint}")
-    return numbers
-
-
-def _as_float(name: str, values: Any) -> np.ndarray:
-    if are_dates(values):
-        raise ValueError(f"{name} must be numbers, not dates or durations")
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numbers: {error}") from None
+    return as_floats("times", times), None
 
 
 def _check_times(t: np.ndarray) -> None:
@@ -179,11 +149,10 @@ def _check_times(t: np.ndarray) -> None:
     if (steps < 0).any():
         i = int(np.argmax(steps < 0))
         raise ValueError(
-            f"times must increase: times[{i + 1}] = {t[i + 1]:g} comes after times[{i}] = {t[i]:g}; "
+            f"times must increase: times[{i + 1}] = {shown(t[i + 1])} comes after times[{i}] = {shown(t[i])}; "
             "sort both arrays with order = np.argsort(times)"
         )
     if (steps == 0).any():
         i = int(np.argmax(steps == 0))
-        raise ValueError(
-            f"times[{i}] and times[{i + 1}] are both {t[i]:g}; average repeated observations or put them in columns"
-        )
+        both = f"times[{i}] and times[{i + 1}] are both {shown(t[i])}"
+        raise ValueError(f"{both}; average repeated observations or put them in columns")

@@ -8,6 +8,7 @@ import numpy as np
 
 from girsanov._precision import float64
 from girsanov.estimate import Marginals, PathEstimate
+from girsanov.grid import locate
 from girsanov.model import Model
 from girsanov.series import TimeSeries
 
@@ -58,10 +59,8 @@ def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @float64
 def _bridge(model: Model, nodes, observed, samples, t) -> tuple[np.ndarray, np.ndarray]:
-    slack = 1e-9 * max(1.0, abs(float(nodes[-1])))
-    nearest = np.abs(nodes[None] - t[:, None]).argmin(1)
-    on_node = np.abs(nodes[nearest] - t) <= slack
-    seen = np.abs(observed[None] - t[:, None]).min(1) <= slack if len(observed) else np.zeros(len(t), bool)
+    nearest, on_node = locate(nodes, t)
+    seen = np.isin(nodes[nearest], observed)
     direct = on_node & (seen | (nearest == 0))
     left = np.where(on_node, nearest - 1, np.searchsorted(nodes, t) - 1).clip(0)
     right = np.where(on_node, nearest + 1, np.searchsorted(nodes, t))

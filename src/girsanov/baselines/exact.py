@@ -14,7 +14,7 @@ import numpy as np
 from girsanov._precision import float64
 from girsanov.baselines.line import confine, factors, first_range, initial, kernel, ranges, resolution, solve
 from girsanov.estimate import Marginals, PathEstimate
-from girsanov.grid import ROUNDING, grid_with
+from girsanov.grid import grid_with, locate
 from girsanov.model import Model, check_inputs
 from girsanov.series import TimeSeries
 
@@ -50,13 +50,9 @@ class ExactPosterior(PathEstimate):
 
     def _nodes(self, times: Any) -> np.ndarray:
         t = self._inside(times)
-        index = np.clip(np.searchsorted(self.times, t), 0, len(self.times) - 1)
-        index = np.where(
-            np.abs(self.times[np.maximum(index - 1, 0)] - t) < np.abs(self.times[index] - t), index - 1, index
-        )
-        off = np.abs(self.times[index] - t) > ROUNDING * max(1.0, *np.abs(self.times[[0, -1]]))
-        if off.any():
-            i = int(np.argmax(off))
+        index, on = locate(self.times, t)
+        if not on.all():
+            i = int(np.argmin(on))
             raise ValueError(f"times[{i}] = {float(t[i])!r} is not a node: pass it to exact_smoother(..., at=[...])")
         return index
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from girsanov.grid import rounding
 from girsanov.series import TimeSeries
 
 
@@ -51,7 +52,8 @@ def chunk_folds(series: TimeSeries, k: int, duration: float, *, seed: int) -> li
     if not (math.isfinite(duration) and duration > 0):
         raise ValueError(f"duration is {duration}; give a positive length of time")
     # A time that is the start of a chunk but for rounding belongs to that chunk, hence the slack.
-    place = np.floor((series.times - series.times[0]) / duration + 1e-9)
+    slack = max(1e-9, rounding(series.times) / duration)
+    place = np.floor((series.times - series.times[0]) / duration + slack)
     chunks, chunk_of = np.unique(place, return_inverse=True)
     k = _fold_count(k, len(chunks), f"chunks of duration {duration:g} with an observation")
     fold = np.empty(len(chunks), dtype=int)
