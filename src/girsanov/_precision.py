@@ -11,6 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from girsanov._checks import as_floats
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -27,8 +29,17 @@ def float64(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def parameter(value: Any) -> Any:
-    """A float64 array that JAX can trace: a changed value does not compile again. Tracers pass through."""
-    return value if isinstance(value, jax.Array) else np.asarray(value, dtype=np.float64)
+    """A float64 array that JAX can trace: a changed value does not compile again. Tracers pass through.
+
+    It is a copy that cannot be written: what the user does to an array later does not change the model.
+    """
+    return value if isinstance(value, jax.Array) else frozen(as_floats("parameters", value))
+
+
+def frozen(a: np.ndarray) -> np.ndarray:
+    """The same array, which can no longer be written."""
+    a.flags.writeable = False
+    return a
 
 
 def to_numpy(tree: Any) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from girsanov._precision import float64, parameter
+from girsanov._precision import float64, frozen, parameter
 from girsanov._types import Array
 from girsanov.likelihoods import Gaussian, Likelihood, check_covariance
 from girsanov.series import TimeSeries
@@ -73,7 +73,7 @@ class Model(eqx.Module):
         self.initial_form = _FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
         self.initial = _initial_state(state, d, self.drift)
         self.likelihood = likelihood
-        self.emission = np.eye(d) if H is None else H
+        self.emission = frozen(np.eye(d)) if H is None else H
         if not np.isfinite(self.emission).all():
             raise ValueError(f"emission must be finite, got {self.emission!r}")
         _check_stationary(self)
@@ -132,7 +132,7 @@ def _matrix(name: str, a: Any, d: int) -> Any:
             raise ValueError(f"{name} must be positive and finite, got {float(a[bad].flat[0])!r}")
         a = np.diag(np.broadcast_to(a, (d,))).copy()
     check_covariance(name, a)
-    return a
+    return frozen(a)
 
 
 def _initial_state(state: Any, d: int, drift: Any) -> GaussianState | Stationary:
@@ -152,7 +152,7 @@ def _initial_state(state: Any, d: int, drift: Any) -> GaussianState | Stationary
     if isinstance(mean, np.ndarray):
         if not np.isfinite(mean).all():
             raise ValueError(f"initial.mean must be finite, got {mean!r}")
-        mean = np.broadcast_to(mean, (d,)).copy()
+        mean = frozen(np.broadcast_to(mean, (d,)).copy())
     return GaussianState(mean, _matrix("initial.cov", state.cov, d))
 
 
@@ -172,8 +172,17 @@ def _check_stationary(model: Model) -> None:
 
 
 def _traceable(drift: Any) -> Any:
-    """Python floats inside a drift become arrays, so that a changed parameter does not compile again."""
-    return jax.tree.map(lambda leaf: parameter(leaf) if isinstance(leaf, float) else leaf, drift)
+    """Python floats inside a drift become arrays, so that a changed parameter does not compile again.
+
+    Its arrays are copied, as those of the library's own drifts are.
+    """
+
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return frozen(leaf.copy()) if leaf.flags.writeable else leaf
+        return parameter(leaf) if isinstance(leaf, float) else leaf
+
+    return jax.tree.map(own, drift)
 
 
 def _check_likelihood(likelihood: Likelihood, D: int) -> None:
@@ -196,6 +205,13 @@ def _check_drift_shape(drift: Callable, d: int) -> None:
     shape = getattr(out, "shape", None)
     if shape != (d,):
         raise ValueError(f"the drift must return an array of shape ({d},) for a state of shape ({d},), got {shape}")
+    if not jnp.issubdtype(out.dtype, jnp.floating):  # whole numbers would round what is computed from them
+        remedy = (
+            "take jnp.real(...) of it, or state the real and the imaginary part as two coordinates"
+            if jnp.issubdtype(out.dtype, jnp.complexfloating)
+            else "multiply it by 1.0"
+        )
+        raise ValueError(f"the drift must return real floating-point numbers, got {out.dtype}; {remedy}")
 
 
 def check_inputs(model: Any, series: Any) -> None:

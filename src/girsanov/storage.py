@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from girsanov._precision import frozen
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.transitions import Transitions
@@ -105,7 +106,7 @@ def load(path: str | Path, *, drift: Callable | None = None, likelihood: Likelih
         raise ValueError(f"there is no file {path}")
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {k: file[k] for k in file.files}
+            arrays = {k: frozen(file[k]) for k in file.files}
         header = json.loads(str(arrays.pop("header")))
     except (ValueError, KeyError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a Girsanov file, or it is damaged: {error}") from None
