@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov._checks import check_positive, check_whole
+from girsanov._checks import as_floats, check_positive, check_whole, shown
 from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov.model import Model
 from girsanov.series import TimeSeries
+
+_STEPS = 10  # of a gap, by default
+_MOST = 1e10  # steps of a path
 
 
 class Simulation(NamedTuple):
@@ -23,26 +26,28 @@ class Simulation(NamedTuple):
 def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, start: float | None = None) -> Simulation:
     """A path of the model and one noisy observation of it at each of `times`.
 
-    - dt: longest step of Euler–Maruyama, by default a tenth of the shortest gap between the times.
+    - dt: longest step of Euler–Maruyama, by default a tenth of the mean gap between the times; shorter gaps than the
+      mean then get ten steps of their own. Give it where the drift is faster than that.
     - start: time of the initial state, by default the first of `times`.
     """
-    t = np.array(times, dtype=np.float64)
+    t = as_floats("times", times)
     if t.ndim != 1 or len(t) == 0:
         raise ValueError(f"times must have shape (n,) with n ≥ 1, got {t.shape}")
     TimeSeries(t, np.zeros(len(t)))  # the same checks as for a series
     t0 = float(t[0]) if start is None else float(start)
-    if t0 > t[0]:
-        raise ValueError(f"start = {t0:g} comes after the first time {t[0]:g}")
-    gaps = np.diff(t) if t0 == t[0] else np.diff(np.concatenate([[t0], t]))
+    if not np.isfinite(t0) or t0 > t[0]:
+        raise ValueError(f"start = {shown(t0)} comes after the first time {shown(t[0])} or is not finite")
+    gaps = np.diff(t, prepend=t0)
+    least = 1
     if dt is None:
-        dt = float(gaps.min()) / 10.0 if len(gaps) else 1.0
+        dt, least = (float(gaps[gaps > 0].mean()) / _STEPS, _STEPS) if gaps.any() else (1.0, 1)
     check_draws(key, 1, dt)
     path_key, noise_key = jax.random.split(key)
     initial = _initial(model)
-    path = euler_paths(model, t, key=path_key, n=1, dt=dt, start=(t0, *initial))[0]
+    path = euler_paths(model, t, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
     if not np.isfinite(path).all():
         i = int(np.argmin(np.isfinite(path).all(1)))
-        raise ValueError(f"the simulated path is not finite from time {t[i]:g} on: take a smaller dt than {dt:g}")
+        raise ValueError(f"the simulated path is not finite from time {shown(t[i])} on: take a smaller dt than {dt:g}")
     return Simulation(path, TimeSeries(t, _observe(model, noise_key, path)))
 
 
@@ -72,17 +77,33 @@ def _observations(model: Model, keys, path):
 
 @float64
 def euler_paths(
-    model: Model, times: np.ndarray, *, key: Any, n: int, dt: float, start: tuple[float, np.ndarray, np.ndarray]
+    model: Model,
+    times: np.ndarray,
+    *,
+    key: Any,
+    n: int,
+    dt: float,
+    start: tuple[float, np.ndarray, np.ndarray],
+    least: int = 1,
 ) -> np.ndarray:
-    """n paths at `times`, (n, len(times), d), from x(t₀) ~ N(m, P) by Euler–Maruyama in steps of at most `dt`."""
+    """n paths at `times`, (n, len(times), d), from x(t₀) ~ N(m, P) by Euler–Maruyama.
+
+    The steps of a gap are equal and at most `dt`, and there are `least` of them or more.
+    """
     t0, mean, cov = start
-    gaps = np.diff(np.concatenate([[t0], times]))
-    substeps = np.maximum(1, np.ceil(gaps / dt - 1e-9)).astype(np.int64)
-    return np.asarray(_euler(model, key, n, t0, gaps / substeps, substeps, mean, cov))
+    gaps = np.diff(times, prepend=t0)
+    substeps = np.maximum(least, np.ceil(gaps / dt - 1e-9))
+    if substeps.sum() > _MOST:
+        raise ValueError(
+            f"dt = {dt:g} from {shown(t0)} to {shown(times[-1])} asks for {substeps.sum():.3g} steps, which would take "
+            "hours or more; take a larger dt"
+        )
+    left = np.concatenate([[t0], times[:-1]])
+    return np.asarray(_euler(model, key, n, left, gaps / substeps, substeps.astype(np.int64), mean, cov))
 
 
 @compiled
-def _euler(model: Model, key, n: int, t0, steps, substeps, mean, cov):
+def _euler(model: Model, key, n: int, left, steps, substeps, mean, cov):
     d = mean.shape[0]
     L = jnp.linalg.cholesky(jnp.asarray(model.diffusion))
     key, first = jax.random.split(key)
@@ -90,16 +111,16 @@ def _euler(model: Model, key, n: int, t0, steps, substeps, mean, cov):
     drift = jax.vmap(model.drift, in_axes=(0, None))
 
     def gap(carry, this):
-        step, count = this
+        begin, step, count = this
 
-        def substep(_, inner):
-            x, t, key = inner
+        def substep(i, inner):
+            x, key = inner
             key, now = jax.random.split(key)
             noise = jax.random.normal(now, x.shape) @ L.T
-            return x + step * drift(x, t) + jnp.sqrt(step) * noise, t + step, key
+            return x + step * drift(x, begin + i * step) + jnp.sqrt(step) * noise, key
 
         carry = jax.lax.fori_loop(0, jnp.where(step > 0, count, 0), substep, carry)
         return carry, carry[0]
 
-    _, path = jax.lax.scan(gap, (x, jnp.asarray(t0, x.dtype), key), (steps, substeps))
+    _, path = jax.lax.scan(gap, (x, key), (left, steps, substeps))
     return jnp.swapaxes(path, 0, 1)
