@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from girsanov import likelihoods
+# The command's Ctrl-C comes first: the imports after it take seconds.
+from girsanov import _interrupt, likelihoods  # noqa: F401
 from girsanov.drifts import (
     MLP,
     Benes,

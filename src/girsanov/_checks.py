@@ -1,7 +1,7 @@
 """Checks of numbers that a user gives, by name: a ValueError says what was given and what is wanted."""
 
 import datetime
-import numbers
+import math
 import warnings
 from typing import Any
 
@@ -25,8 +25,12 @@ def check_positive(**values: Any) -> None:
 
 def _is_finite(value: Any) -> bool:
     """Whether this is one finite real number."""
-    real = isinstance(value, numbers.Real | np.number) or (np.ndim(value) == 0 and hasattr(value, "dtype"))
-    return real and not np.iscomplexobj(value) and bool(np.isfinite(value))
+    if isinstance(value, str | bytes) or np.ndim(value) or np.iscomplexobj(value):
+        return False
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def shown(number: Any) -> str:

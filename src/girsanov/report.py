@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from girsanov import _interrupt
 from girsanov._versions import versions
 
 SCHEMA = 1
@@ -35,7 +36,12 @@ def write_result(
         "data": None if data is None else {"file": data.name, "sha256": sha256(data)},
     }
     path = folder / "result.json"
-    path.write_text(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    # In one step, and last: a folder with this file is that of a run that came to its end.
+    temporary = folder / ".result.json.tmp"
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+    _interrupt.note(f"the run was over: {folder} is complete")
     return path
 
 

@@ -28,7 +28,16 @@ from girsanov.cli.options import (
     model_of,
     series_of,
 )
-from girsanov.cli.output import console, outcome_of, print_table, save_figure, write_over_time
+from girsanov.cli.output import (
+    begin,
+    check_out,
+    console,
+    not_converged,
+    outcome_of,
+    print_table,
+    save_figure,
+    write_over_time,
+)
 
 if TYPE_CHECKING:
     import girsanov as gv
@@ -76,13 +85,14 @@ def infer(
     """Infer the path behind a CSV file of noisy observations."""
     import girsanov as gv
 
+    check_out(out)
     series, columns_read = series_of(file, time, values, unit)
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
     settings |= columns_read
     how = _method(method)
     post = gv.infer(model, series, dt=dt, span=span, method=how)
 
-    out.mkdir(parents=True, exist_ok=True)
+    begin(out)
     _write_posterior(post, out)
     post.save(out / "posterior.gv")
     settings |= {
@@ -105,8 +115,7 @@ def infer(
         },
         out,
     )
-    if not post.converged:
-        console.print(f"not converged: {post.message}", style="yellow", markup=False)
+    not_converged({} if post.converged else {post.status: post.message})
 
 
 @app.command()
@@ -132,13 +141,14 @@ def learn(
     """Learn parameters from a CSV file, from the values given as a start: estimates with standard errors."""
     import girsanov as gv
 
+    check_out(out)
     series, columns_read = series_of(file, time, values, unit)
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
     settings |= columns_read
     options = {"objective": objective, "max_iterations": max_iterations}
     fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable, **options)
 
-    out.mkdir(parents=True, exist_ok=True)
+    begin(out)
     _write_posterior(fit.posterior, out)
     fit.save(out / "fit.gv")
     fit.plot().savefig(out / "learning.png", dpi=150)
@@ -163,8 +173,7 @@ def learn(
     report.write_result(out, "learn", outcome, settings=settings, seeds={}, data=file)
     console.print(fit.summary(), markup=False)
     console.print(f"written to {out}", markup=False, soft_wrap=True)
-    if not fit.converged:
-        console.print(f"{fit.status}: {fit.message}", style="yellow", markup=False)
+    not_converged({} if fit.converged else {fit.status: fit.message})
 
 
 @app.command()
@@ -190,6 +199,7 @@ def compare(
     import girsanov as gv
     from girsanov.baselines import exact_smoother
 
+    check_out(out)
     series, columns_read = series_of(file, time, values, unit)
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
     settings |= columns_read
@@ -205,6 +215,7 @@ def compare(
         runs["exact"] = lambda: exact_smoother(model, train, dt=dt, span=span, at=scored)
 
     rows: dict[str, dict[str, Any]] = {}
+    stuck: dict[str, str] = {}
     for name, run in runs.items():
         begun = clock.perf_counter()
         result = run()
@@ -213,8 +224,10 @@ def compare(
         row |= {"nats": result.log_evidence if exact else result.elbo, "status": "exact" if exact else result.status}
         row |= {"nlpd": result.nlpd(test), "rmse": result.rmse(test)} if test else {"nlpd": None, "rmse": None}
         rows[name] = row
+        if not exact and not result.converged:
+            stuck[name] = f"{result.status}: {result.message}"
 
-    out.mkdir(parents=True, exist_ok=True)
+    begin(out)
     settings |= {"dt": dt, "span": list(span), "hold_out": hold_out}
     report.write_result(out, "compare", {"methods": rows}, settings=settings, seeds={"seed": seed}, data=file)
     names = ("nats", "nlpd", "rmse", "seconds")
@@ -223,3 +236,4 @@ def compare(
     score = {n: f"NLPD {r['nlpd']:.4f}, RMSE {r['rmse']:.4f}, " if test else "" for n, r in rows.items()}
     lines = {n: f"{r['nats']:.4f} nats, {score[n]}{r['seconds']:.2f} s, {r['status']}" for n, r in rows.items()}
     print_table(f"{file.name}, {drift}: {len(train)} observations, {count} held out", lines, out)
+    not_converged(stuck)

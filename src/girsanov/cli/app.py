@@ -1,6 +1,7 @@
 """The command `girsanov`: heavy imports are inside the commands, so that the help is quick.
 
-A `ValueError` is the user's to mend: one line, exit code 2. A warning is one line as well.
+A `ValueError` is the user's to mend, and so is a file that cannot be read or written: one line, exit code 2. A warning
+is one line as well. A run that has not converged is written as others are, and its exit code is 3.
 """
 
 import sys
@@ -11,8 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from girsanov import report
+from girsanov import _interrupt, report
 
+BAD_INPUT, NOT_CONVERGED = 2, 3
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -22,17 +24,28 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the command `girsanov`."""
+    """Entry point of the command `girsanov`; without arguments, the process is the command's own."""
+    if arguments is not None:
+        sys.exit(_run(arguments))
+    _interrupt.install()
+    _interrupt.leave(_run(None))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """The exit code of a command."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: _line("warning", message, "yellow")
+        warnings.showwarning = lambda message, *_: say_line("warning", message, "yellow")
         try:
             app(args=arguments)
-        except ValueError as error:
-            _line("error", error, "red")
-            sys.exit(2)
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        except (ValueError, OSError) as error:
+            say_line("error", error, "red")
+            return BAD_INPUT
+    return 0
 
 
-def _line(kind: str, message: object, style: str) -> None:
+def say_line(kind: str, message: object, style: str) -> None:
     """On standard error, whatever line breaks the message has."""
     text = f"{kind}: {' '.join(str(message).split())}"
     Console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)

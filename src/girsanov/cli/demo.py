@@ -10,7 +10,7 @@ import typer
 from girsanov import report
 from girsanov.cli.app import app
 from girsanov.cli.options import Out, Seed, key, random_times
-from girsanov.cli.output import outcome_of, print_table, save_figure, write_series
+from girsanov.cli.output import begin, check_out, outcome_of, print_table, save_figure, write_series
 
 if TYPE_CHECKING:
     import girsanov as gv
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
     """Infer a double-well path from 32 noisy observations, score 8 held-out ones, and check the engine."""
     import girsanov as gv
+
+    check_out(out)
 
     span, dt, variance = (0.0, 20.0), 0.01, 0.01
     model = gv.Model(
@@ -45,7 +47,7 @@ def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
     exactness = _exactness(train, span, variance)
     nlpd, rmse = post.nlpd(test), post.rmse(test)
 
-    out.mkdir(parents=True, exist_ok=True)
+    begin(out)
     data = write_series(out / "data.csv", train)
     write_series(out / "held_out.csv", test)
     save_figure(post, out / "demo.png", test=test, truth=(times, path))

@@ -1,18 +1,47 @@
 """What several commands write: tables, figures and the facts of a run."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from girsanov import report
+from girsanov import _interrupt, report
+from girsanov.cli.app import NOT_CONVERGED, say_line
 
 if TYPE_CHECKING:
     import girsanov as gv
 
 console = Console(highlight=False)
+
+
+def check_out(out: Path) -> None:
+    """Raise a ValueError unless the folder can be made and written: before the work, not after it."""
+    there = out
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".girsanov-", dir=there))
+    except OSError as error:
+        raise ValueError(f"--out {out} cannot be written: {error.strerror}; choose another folder") from None
+
+
+def begin(out: Path) -> None:
+    """The folder, no longer a finished run: `result.json` is the last file that a command writes."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "result.json").unlink(missing_ok=True)
+    _interrupt.note(f"{out} was being written: without result.json it is not a finished run")
+
+
+def not_converged(messages: dict[str, str]) -> None:
+    """Say it, one line a run, and leave with the exit code for it."""
+    for name, message in messages.items():
+        say_line(name, message, "yellow")
+    if messages:
+        raise typer.Exit(NOT_CONVERGED)
 
 
 def outcome_of(post: "gv.Posterior") -> dict[str, Any]:

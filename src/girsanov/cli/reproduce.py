@@ -7,8 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from girsanov import _interrupt
 from girsanov.cli.app import app
-from girsanov.cli.output import console
+from girsanov.cli.output import check_out, console
 
 if TYPE_CHECKING:
     from girsanov.experiments.reproduce import Reproduction
@@ -41,6 +42,8 @@ def reproduce(
     from girsanov.experiments import reproduce as experiments
     from girsanov.experiments.settings import PROCESSES, REAL, parse_changes
 
+    check_out(out)
+    _interrupt.note("what is done is kept: run the command again and it goes on")
     changes = parse_changes(setting or [], (*PROCESSES, *REAL))
     counts = {k: v for k, v in (("particles", particles), ("samples", samples)) if v is not None}
     result = experiments.reproduce(

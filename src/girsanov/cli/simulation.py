@@ -22,7 +22,7 @@ from girsanov.cli.options import (
     model_of,
     random_times,
 )
-from girsanov.cli.output import console, print_table, save_figure, write_over_time, write_series
+from girsanov.cli.output import begin, check_out, console, print_table, save_figure, write_over_time, write_series
 
 
 @app.command()
@@ -43,13 +43,15 @@ def simulate(
     """Simulate a path and noisy observations of it: data.csv, and the path at the same times, path.csv."""
     import girsanov as gv
 
+    check_out(out)
+
     if not span[0] < span[1]:
         raise ValueError(f"--span must be a start and a later end, got {span[0]:g} {span[1]:g}")
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
     times = random_times(np.random.default_rng(seed), span, n)
     path, series = gv.simulate(model, times, key=key(seed), dt=dt, start=span[0])
 
-    out.mkdir(parents=True, exist_ok=True)
+    begin(out)
     data = write_series(out / "data.csv", series)
     report.write_table(out / "path.csv", {"t": times} | dict(zip(report.names("x", model.dim), path.T, strict=True)))
     settings |= {"n": n, "span": span, "dt": dt}
@@ -74,6 +76,8 @@ def forecast(
     """Simulate the state onwards from the end of a posterior: mean, sd and quantiles of the paths."""
     import girsanov as gv
 
+    check_out(out)
+
     loaded = gv.load(file)
     post = getattr(loaded, "posterior", loaded)
     end = float(post.times[-1])
@@ -82,7 +86,7 @@ def forecast(
     times = np.linspace(end, until, steps + 1)
     paths = post.forecast(times, key=key(seed), n=n)
 
-    out.mkdir(parents=True, exist_ok=True)
+    begin(out)
     quantiles = np.quantile(paths, [0.05, 0.5, 0.95], axis=0)
     columns: dict[str, np.ndarray] = {}
     for stem, a in zip(("mean", "sd", "q05_", "q50_", "q95_"), (paths.mean(0), paths.std(0), *quantiles), strict=True):
