@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from girsanov import _fork
 from girsanov._checks import as_floats
 
 P = ParamSpec("P")
@@ -22,6 +23,7 @@ def float64(fn: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        _fork.check()
         with jax.enable_x64(True):
             return fn(*args, **kwargs)
 
