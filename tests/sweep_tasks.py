@@ -21,6 +21,15 @@ def work(log: str, label: str, seconds: float = 0.0) -> dict:
     return {"label": label, "pid": os.getpid()}
 
 
+def wait_for(log: str, label: str, path: str) -> dict:
+    """Ends when there is a file at `path`."""
+    log_line(log, f"start {label} {os.getpid()}")
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    log_line(log, f"end {label} {os.getpid()}")
+    return {"label": label, "pid": os.getpid()}
+
+
 def fail_unless(log: str, label: str, path: str) -> dict:
     """Fails as long as there is no file at `path`."""
     log_line(log, f"start {label} {os.getpid()}")
@@ -31,6 +40,17 @@ def fail_unless(log: str, label: str, path: str) -> dict:
 
 def kill_worker(log: str) -> None:
     log_line(log, f"start kill {os.getpid()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_beside(log: str, label: str) -> None:
+    """Kills its process while the task `label` is running in another one; the second time, at once."""
+    log_line(log, f"start kill {os.getpid()}")
+    lines: list[str] = []
+    while sum(line.startswith("start kill") for line in lines) < 2 and not any(f"start {label}" in x for x in lines):
+        with open(log) as file:
+            lines = file.readlines()
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -5,16 +5,20 @@ order in which they finish. A call whose process was lost again and again yields
 function itself ends the sweep.
 """
 
+import contextlib
 import os
+import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from girsanov import _interrupt
+
 Calls = Mapping[str, tuple]
 
-_FRUITLESS = 2  # pools in a row that may die before any call has finished
+_FRUITLESS = 2  # rounds in a row in which no call finishes, whereupon the rest is given up
 _CONNECT = 10.0  # seconds to wait for a scheduler to answer
 # What the numerical libraries read their number of threads from, OpenMP, OpenBLAS, MKL and Accelerate among them.
 _THREADS = (
@@ -32,6 +36,9 @@ class Lost(NamedTuple):
     reason: str
 
 
+_LOST = Lost("the worker processes died 2 times; was there too little memory?")
+
+
 def in_turn(function: Callable, calls: Calls) -> Iterator[tuple[str, Any]]:
     """One after the other in this process."""
     for key, arguments in calls.items():
@@ -39,19 +46,31 @@ def in_turn(function: Callable, calls: Calls) -> Iterator[tuple[str, Any]]:
 
 
 def in_processes(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
-    """In processes of this machine; a pool that dies, for want of memory say, is replaced."""
+    """In processes of this machine; a pool that dies, for want of memory say, is replaced.
+
+    The death of one process ends the calls of the others. Where no call at all has finished, those that were running
+    are tried one by one, each in a process of its own, so that none is given up for the fault of another.
+    """
     left, fruitless = dict(calls), 0
     while left and fruitless < _FRUITLESS:
-        before = len(left)
+        finished = 0
         for key, answer in _one_pool(function, left, workers):
             del left[key]
+            finished += 1
             yield key, answer
-        fruitless = fruitless + 1 if len(left) == before else 0
-        # Calls start in order, so one of the first that are left killed the pool: they go last, the others first.
-        keys = list(left)
-        left = {key: left[key] for key in keys[workers:] + keys[:workers]}
+        # Calls start in order: what was running is among the first that are left.
+        first = list(left)[:workers]
+        if not finished:
+            for key in first:
+                answer = next((a for _, a in _one_pool(function, {key: left[key]}, 1)), _LOST)
+                finished += answer is not _LOST
+                del left[key]
+                yield key, answer
+        else:
+            left = {key: left[key] for key in [*list(left)[workers:], *first]}
+        fruitless = 0 if finished else fruitless + 1
     for key in left:
-        yield key, Lost(f"the worker processes died {fruitless} times; was there too little memory?")
+        yield key, _LOST
 
 
 def _one_pool(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
@@ -65,20 +84,40 @@ def _one_pool(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[
     limits = thread_limits(max(1, cpu_count() // workers))
     parent = os.getpid()
     pool = ProcessPoolExecutor(min(workers, len(calls)), env=limits, initializer=_follow, initargs=(parent,))
-    try:
-        futures: dict[Any, str] = {
-            pool.submit(_call, parent, function, *arguments): key for key, arguments in calls.items()
-        }
-        for future in as_completed(futures):
-            try:
-                answer = future.result()
-            except BrokenProcessPool:
-                continue
-            yield futures[future], answer
-    except BrokenProcessPool:  # it died before everything was submitted
+    with _interrupt.stopping(lambda: _kill(pool)):
+        try:
+            with _deaf_children():
+                futures: dict[Any, str] = {
+                    pool.submit(_call, parent, function, *arguments): key for key, arguments in calls.items()
+                }
+            for future in as_completed(futures):
+                try:
+                    answer = future.result()
+                except BrokenProcessPool:
+                    continue
+                yield futures[future], answer
+        except BrokenProcessPool:  # it died before everything was submitted
+            return
+        finally:
+            pool.shutdown(wait=True, kill_workers=True)
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here do not hear Ctrl-C, which a terminal sends to them too: their parent ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
         return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
     finally:
-        pool.shutdown(wait=True, kill_workers=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _kill(pool: Any) -> None:
+    for process in list(pool._processes.values()):
+        process.kill()
 
 
 _calling = threading.Lock()
@@ -131,18 +170,17 @@ def on_cluster(function: Callable, calls: Calls, workers: int) -> Iterator[tuple
     """On a Dask cluster of this machine, which lives as long as the sweep."""
     from distributed import Client, LocalCluster
 
-    with (
+    with _deaf_children():
         # Dask's limit of memory would be a share for each core, which is too little where there are fewer workers.
-        LocalCluster(
+        started = LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
             dashboard_address="127.0.0.1:0",
             memory_limit=None,
             env=thread_limits(1),
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+        )
+    with started as cluster, Client(cluster, set_as_default=False) as client:
         yield from _submit(client, function, calls)
 
 

@@ -10,6 +10,7 @@ from girsanov.evaluation.executors import Calls, Lost
 from girsanov.evaluation.tasks import (
     Result,
     Task,
+    clear_abandoned,
     find_function,
     parse_result,
     read_result,
@@ -56,11 +57,15 @@ def sweep(
         if earlier is not None and (earlier.status == "done" or not retry_failed):
             results[_key(task, folder)] = earlier
     calls = {key: (task, folder) for task in tasks if (key := _key(task, folder)) not in results}
-    with reporter(progress) as say:
-        for key, answer in execute(run_task, calls) if calls else ():
-            results[key] = _received(calls[key][0], folder, answer)
-            if say is not None:
-                say(_summary(results, len(tasks)))
+    clear_abandoned(folder)
+    try:
+        with reporter(progress) as say:
+            for key, answer in execute(run_task, calls) if calls else ():
+                results[key] = _received(calls[key][0], folder, answer)
+                if say is not None:
+                    say(_summary(results, len(tasks)))
+    finally:
+        clear_abandoned(folder)  # of workers that died
     return [results[_key(task, folder)] for task in tasks]
 
 

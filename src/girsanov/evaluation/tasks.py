@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import os
+import platform
 import re
 import time
 import traceback
@@ -98,6 +99,7 @@ def find_function(task: Task) -> Callable[..., Any]:
 def run_task(task: Task, out: str) -> Result:
     """Run the task and write its result, unless it is done already; runs in whatever process does the work."""
     with _alone(task, out):
+        _clear(task, out)
         earlier = read_result(task, out)
         if earlier is not None and earlier.status == "done":
             return earlier
@@ -109,6 +111,7 @@ def run_task(task: Task, out: str) -> Result:
 def record_lost(task: Task, out: str, reason: str) -> Result:
     """Record as failed a task whose process was lost, unless it was done before that."""
     with _alone(task, out):
+        _clear(task, out)
         earlier = read_result(task, out)
         if earlier is not None and earlier.status == "done":
             return earlier
@@ -145,7 +148,7 @@ def write_result(result: Result, out: str) -> None:
     task = {"name": result.task.name, "function": result.task.function, "settings": result.task.settings}
     content = {"schema": SCHEMA, **vars(result), "task": task}
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{path.stem}.{_host()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
@@ -154,6 +157,35 @@ def write_result(result: Result, out: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def clear_abandoned(out: str) -> None:
+    """Remove what writers of this machine left behind when they were killed; what others are writing stays."""
+    for path in (Path(out) / "tasks").glob(".*.tmp"):
+        *_, host, writer, _ = path.stem.split(".")
+        if host == _host() and writer.isdigit() and not _runs(int(writer)):
+            path.unlink(missing_ok=True)
+
+
+def _clear(task: Task, out: str) -> None:
+    """The same for one task, whose lock is held: whoever began its file, on any machine, is gone."""
+    for path in (Path(out) / "tasks").glob(f".{task.stem}.*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user, or a system that does not say
+        pass
+    return True
+
+
+def _host() -> str:
+    """The name of this machine, as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "unknown"
 
 
 def _attempt(task: Task) -> Result:
