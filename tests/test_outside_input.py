@@ -353,7 +353,7 @@ def test_tables():
 
 
 def test_a_short_gap_does_not_slow_the_others():
-    """Steps of the default: ten for the short gaps, and for the others a tenth of the mean, not of the shortest."""
+    """Ten steps of its own for a short gap; for the others, fifty in a unit of time, since the drift's rate is one."""
     far = np.linspace(0.0, 10.0, 21)
     times = np.sort(np.concatenate([far, far[1:-1] + 1e-7]))
     steps = []
@@ -361,7 +361,15 @@ def test_a_short_gap_does_not_slow_the_others():
     path = gv.simulate(counting, times, key=jax.random.key(0)).path
     jax.effects_barrier()
     assert np.isfinite(path).all()
-    assert 10 * (len(times) - 1) <= len(steps) <= 20 * len(times)
+    assert 500 + 10 * 19 <= len(steps) <= 500 + 10 * len(times)
+
+
+def test_a_fast_drift_is_simulated_in_short_steps():
+    """dx = −100 (x − 1) dt + dβ over gaps of one: x is stationary at once, about 1 with variance 1 / 200."""
+    fast = model(drift=gv.Linear([[-100.0]], [100.0]))
+    x = gv.simulate(fast, np.arange(1.0, 401.0), key=jax.random.key(0), start=0.0).path[:, 0]
+    assert abs(x.mean() - 1.0) < TOLERANCES["standard_errors"] * np.sqrt(1 / 200 / 400)
+    assert abs(200 * x.var() - 1.0) < TOLERANCES["standard_errors"] * np.sqrt(2 / 400)
 
 
 def test_the_clock_of_a_simulation_runs_at_large_times():

@@ -44,9 +44,17 @@ def posterior() -> gv.Posterior:
 # --- Ctrl-C
 
 
+# Tests that a shell runs in the background ignore Ctrl-C, and so would what they start.
+HEARING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "girsanov.cli", *sys.argv[1:]])
+"""
+
+
 def interrupt(data: Path, out: Path, moment: float) -> tuple[int, str]:
     """Exit code and standard error of `girsanov learn`, interrupted this many seconds after it began to import."""
-    command = [sys.executable, "-m", "girsanov.cli", "learn", str(data), *MODEL, "--dt", "0.01", "--out", str(out)]
+    command = [sys.executable, "-c", HEARING, "learn", str(data), *MODEL, "--dt", "0.01", "--out", str(out)]
     command += ["--trainable", "drift", "--trainable", "likelihood"]
     while True:
         process = subprocess.Popen(

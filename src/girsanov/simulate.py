@@ -12,7 +12,8 @@ from girsanov._precision import float64
 from girsanov.model import Model
 from girsanov.series import TimeSeries
 
-_STEPS = 10  # of a gap, by default
+# By default: steps of a gap, steps in the time that the drift takes, and the most steps for the sake of the latter.
+_STEPS, _STEPS_A_TIME, _MOST_BY_DEFAULT = 10, 50.0, 1e6
 _MOST = 1e10  # steps of a path
 
 
@@ -26,8 +27,8 @@ class Simulation(NamedTuple):
 def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, start: float | None = None) -> Simulation:
     """A path of the model and one noisy observation of it at each of `times`.
 
-    - dt: longest step of Euler–Maruyama, by default a tenth of the mean gap between the times; shorter gaps than the
-      mean then get ten steps of their own. Give it where the drift is faster than that.
+    - dt: longest step of Euler–Maruyama. By default a tenth of the mean gap, or a fiftieth of the time that the drift
+      takes near the initial state where that is shorter; every gap then gets at least ten steps of its own.
     - start: time of the initial state, by default the first of `times`.
     """
     t = as_floats("times", times)
@@ -37,13 +38,11 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
     t0 = float(t[0]) if start is None else float(start)
     if not np.isfinite(t0) or t0 > t[0]:
         raise ValueError(f"start = {shown(t0)} comes after the first time {shown(t[0])} or is not finite")
-    gaps = np.diff(t, prepend=t0)
-    least = 1
-    if dt is None:
-        dt, least = (float(gaps[gaps > 0].mean()) / _STEPS, _STEPS) if gaps.any() else (1.0, 1)
+    initial = _initial(model)
+    least = 1 if dt is not None else _STEPS
+    dt = _default_step(model, np.diff(t, prepend=t0), t0, *initial) if dt is None else dt
     check_draws(key, 1, dt)
     path_key, noise_key = jax.random.split(key)
-    initial = _initial(model)
     path = euler_paths(model, t, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
     if not np.isfinite(path).all():
         i = int(np.argmin(np.isfinite(path).all(1)))
@@ -57,6 +56,29 @@ def check_draws(key: Any, n: int = 1, dt: float = 1.0) -> None:
         raise ValueError(f"key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
     check_whole(n=n)
     check_positive(dt=dt)
+
+
+def _default_step(model: Model, gaps: np.ndarray, t0: float, mean: np.ndarray, cov: np.ndarray) -> float:
+    """The shorter of a share of the mean gap and of the drift's time scale, but no more than some steps in all."""
+    gaps = gaps[gaps > 0]
+    if not len(gaps):
+        return 1.0
+    rate = _rate(model, t0, mean, cov)
+    return max(min(gaps.mean() / _STEPS, 1.0 / (_STEPS_A_TIME * rate + 1e-300)), gaps.sum() / _MOST_BY_DEFAULT)
+
+
+@float64
+def _rate(model: Model, t0: float, mean: np.ndarray, cov: np.ndarray) -> float:
+    """By how much the drift changes with the state, per unit of time: differences over the sds of the initial state."""
+    h = np.sqrt(np.diagonal(cov))
+    f = np.asarray(_drifts(model, np.concatenate([mean + np.diag(h), mean - np.diag(h)]), t0))
+    slopes = np.abs(f[: len(h)] - f[len(h) :]).max(1) / (2.0 * h)
+    return float(np.max(slopes, initial=0.0, where=np.isfinite(slopes)))
+
+
+@compiled
+def _drifts(model: Model, x, t):
+    return jax.vmap(model.drift, in_axes=(0, None))(x, t)
 
 
 @float64
