@@ -14,7 +14,7 @@ from girsanov.series import TimeSeries
 _SAME = 1e-6
 _LAST_PLACES = 4.0
 # What inference holds for every node of a scalar state, in bytes; it grows with the square of the dimension.
-_NODE_BYTES = 400
+_NODE_BYTES = 800
 
 
 class Grid(NamedTuple):
