@@ -10,7 +10,7 @@ from support import assert_close, dense_natural, random_chain, split_dense
 from tolerances import TOLERANCES
 
 from girsanov._compile import compiled
-from girsanov.chain import blocks, conversion, divergence, moments, natural, sampling, smoother
+from girsanov.chain import blocks, conversion, divergence, moments, natural, sampling, smoother, transitions
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 
@@ -346,13 +346,18 @@ def correlated_chain(N: int) -> NaturalChain:
     return NaturalChain(h, J, np.repeat(-(W @ T)[:, :, None], N - 1, -1))
 
 
+@compiled
+def draw_paths(m, chain: NaturalChain, key, n: int):
+    return sampling.sample(m, transitions.transitions(chain), key, n)
+
+
 @pytest.mark.parametrize("N", [1, 6])
 def test_samples_have_the_moments_of_the_joint(N):
     chain, d = correlated_chain(N), 2
     mean, cov, _ = dense(chain)
     n = 40_000
     q = SMOOTH["sequential"](chain).moments
-    paths = np.asarray(compiled(sampling.sample)(q, jax.random.key(0), n))
+    paths = np.asarray(draw_paths(q.m, chain, jax.random.key(0), n))
     assert paths.shape == (n, N, d)
     assert paths.dtype == np.float64
     flat = paths.reshape(n, N * d)
@@ -364,8 +369,8 @@ def test_samples_have_the_moments_of_the_joint(N):
 
 
 def test_samples_follow_the_key():
-    q = SMOOTH["sequential"](correlated_chain(6)).moments
-    draw = compiled(sampling.sample)
-    a, b, c = (np.asarray(draw(q, jax.random.key(k), 3)) for k in (1, 1, 2))
+    chain = correlated_chain(6)
+    q = SMOOTH["sequential"](chain).moments
+    a, b, c = (np.asarray(draw_paths(q.m, chain, jax.random.key(k), 3)) for k in (1, 1, 2))
     assert np.array_equal(a, b)
     assert not np.array_equal(a, c)

@@ -25,7 +25,7 @@ def output(code: str, flags: str = "") -> str:
 
 def test_importing_the_library_makes_loops_functions():
     fast, flags = output(f"import jax\n{LOOK}").split(" ", 1)
-    assert fast == "True" and flags == f"--xla_backend_extra_options={OPTION}=65536"
+    assert fast == "True" and flags == f"--xla_backend_extra_options={OPTION}=98304"
 
 
 def test_other_flags_stay():

@@ -39,7 +39,9 @@ def exact(model, post, series):
     R = np.broadcast_to(model.likelihood.variance, (series.dim,))
     A, b, H = model.drift.A, model.drift.b, model.emission
     initial = model.initial
-    return smoother(A, b, model.diffusion, initial.mean, initial.cov, H, np.diag(R), post.times, post.node, series.values)
+    return smoother(
+        A, b, model.diffusion, initial.mean, initial.cov, H, np.diag(R), post.times, post.node, series.values
+    )
 
 
 def assert_exact(model, series, **options):

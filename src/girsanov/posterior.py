@@ -69,6 +69,7 @@ class Posterior(PathEstimate):
     message: str
     seconds: float
     time: Time = "discrete"  # of the model on the grid: Euler–Maruyama, or the SDE itself
+    quadrature_error: float | None = None  # nats by which a richer rule disagrees; looked at from four dimensions on
     exact_transitions: Transitions | None = None  # where the natural parameters would not hold their digits
 
     @property

@@ -92,6 +92,7 @@ def _pack(post: Posterior) -> tuple[dict[str, Any], dict[str, Any]]:
         "message": post.message,
         "seconds": post.seconds,
         "time": post.time,
+        "quadrature_error": post.quadrature_error,
         "passes": post.history.passes,
         "coarse": post.history.coarse,
         "dates": {"unit": post.series.unit, "origin": None if post.series.origin is None else str(post.series.origin)},
@@ -166,6 +167,7 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
         message=header["message"],
         seconds=header["seconds"],
         time=header["time"],
+        quadrature_error=header.get("quadrature_error"),
         exact_transitions=None if steps["T"] is None else Transitions(**steps),
     )
 

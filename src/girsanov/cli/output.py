@@ -50,6 +50,7 @@ def outcome_of(post: "gv.Posterior") -> dict[str, Any]:
         "status": post.status,
         "message": post.message,
         "converged": post.converged,
+        "quadrature_error": post.quadrature_error,
         "iterations": len(post.history) - 1,
         "seconds": post.seconds,
         "nodes": len(post.times),

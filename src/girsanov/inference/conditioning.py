@@ -74,6 +74,11 @@ def flagged(problem: Problem, result: Run) -> Run:
     return ill_conditioned(problem, result, "gv.CVIDP() in discrete time and without rho resolves more")
 
 
+def explained(problem: Problem, result: Run) -> Run:
+    """The result, with the scale at fault where it says that it is ill-conditioned."""
+    return ill_conditioned(problem, result) if result.status is Status.ILL_CONDITIONED else result
+
+
 def ill_conditioned(problem: Problem, result: Run, hint: str = "") -> Run:
     N = int(problem.size)
     m, S = (np.moveaxis(np.asarray(a)[..., :N], -1, 0) for a in (result.moments.m, result.moments.S))

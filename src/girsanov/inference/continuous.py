@@ -298,7 +298,8 @@ class Continuous(Algorithm):
             rho = jnp.where(accept, rho, _SHRINKAGE * carry.rho)
             failed = int(Status.RUNNING)
         status = jnp.where(accept, at.status, jnp.where(unmoved, int(Status.BAD_START), failed))
-        status = jnp.where(lost | ((rho < _SMALLEST) & ~converged), int(Status.STALLED), status)
+        status = jnp.where((rho < _SMALLEST) & ~converged, int(Status.STALLED), status)
+        status = jnp.where(lost, int(Status.ILL_CONDITIONED), status)
         status = settle(status, iteration, accept, converged, limits)
         eta, elbo, moments, sites, target = select(
             accept,

@@ -8,7 +8,7 @@ import numpy as np
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import ENGINES, Engine
 from girsanov.inference.careful import Careful, Path, as_chain
-from girsanov.inference.conditioning import flagged, ill_conditioned, rounding_loss
+from girsanov.inference.conditioning import explained, flagged, ill_conditioned, rounding_loss
 from girsanov.inference.conjugate import Conjugate
 from girsanov.inference.continuous import Continuous, ContinuousSites, at_all_nodes
 from girsanov.inference.levels import coarser_grids, make_problem, prolong
@@ -128,7 +128,7 @@ class CVIDP(Method):
         begin = ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
         rho = np.asarray(1.0 if self.rho is None else float(self.rho))
         result = self.run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
-        return problem, flagged(problem, result), [*coarse, first]
+        return problem, explained(problem, result), [*coarse, first]
 
     def algorithm(self) -> Algorithm:
         if self.rho is None:

@@ -24,6 +24,7 @@ from girsanov.inference.levels import prolong
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown, with_limits
 from girsanov.inference.objective import Problem, compose, starting_sites
+from girsanov.inference.quadrature_check import checked_quadrature
 from girsanov.inference.resolution import warn_unresolved
 from girsanov.inference.status import Status
 from girsanov.model import Model, check_inputs
@@ -66,6 +67,8 @@ def infer(
         problem, result, coarse = method.solve(model, series, nodes, warm, say)
     if result.status is Status.BAD_START:
         explain_bad_start(problem)
+    if isinstance(method, CVIDP):
+        result = checked_quadrature(problem, result)
     history = run_history(result, coarse)
     post = make_posterior(problem, result, series, history, nodes, time.perf_counter() - begun)
     warn_unresolved(post, stacklevel=4)
@@ -105,6 +108,7 @@ def make_posterior(
         message=result.message,
         seconds=seconds,
         time="continuous" if continuous else "discrete",
+        quadrature_error=result.quadrature_error,
         exact_transitions=None if result.root is None else _steps_of(result.root.chain, N),
     )
 

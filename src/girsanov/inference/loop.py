@@ -171,6 +171,7 @@ class Run(NamedTuple):
     seconds: float
     root: Any = None  # q in square-root form, a `careful.Path`, where the careful algorithm made it
     fault: str = ""  # what to say beside the status
+    quadrature_error: float | None = None  # in nats, by a richer rule, where it was looked at
 
     @property
     def message(self) -> str:

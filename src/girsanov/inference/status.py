@@ -12,6 +12,7 @@ class Status(enum.IntEnum):
     BAD_START = 5
     DIVERGED = 6
     ILL_CONDITIONED = 7
+    QUADRATURE = 8
 
     @property
     def message(self) -> str:
@@ -38,6 +39,10 @@ _MESSAGES = {
     Status.ILL_CONDITIONED: (
         "the scales of the model lie too far apart for double precision; the best result met is returned, and its "
         "digits cannot be relied on"
+    ),
+    Status.QUADRATURE: (
+        "the run met its tolerance, but its rule of quadrature does not resolve the drift: use "
+        "quadrature=gv.GaussHermite(5), or gv.MonteCarlo in many dimensions. A richer rule disagrees"
     ),
     Status.BAD_START: "the starting point is not a probability density or its bound is not finite",
 }
