@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from support import assert_close, condition, linear_joint, split_dense
+from support import assert_close, condition, linear_joint, random_chain, split_dense
 from tolerances import TOLERANCES
 
 import girsanov as gv
 from fuzz.extended import smoother
-from girsanov._precision import float64
 from girsanov.chain import blocks, square_root
 from girsanov.chain.smoother import smooth
 from girsanov.chain.transitions import transitions
@@ -128,6 +127,15 @@ def test_what_no_precision_can_hold_is_said():
 # The square-root chain itself
 
 
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+SOLVE = jax.jit(square_root.solve)
+
+
 def random_problem(rng, d, N, D=2):
     T = rng.normal(size=(N, d, d)) / np.sqrt(d)
     T[0] = 0.0
@@ -162,9 +170,9 @@ def dense_solution(steps, sites):
 
 
 @pytest.mark.parametrize("d", [1, 3])
-def test_square_root_chain_equals_dense_algebra(d):
+def test_square_root_chain_equals_dense_algebra(d, x64):
     steps, sites = random_problem(np.random.default_rng(d), d, 6)
-    q, log_z, ok = float64(jax.jit(square_root.solve))(steps, sites)
+    q, log_z, ok = SOLVE(steps, sites)
     mean, cov, constant = dense_solution(steps, sites)
     m, S, C = split_dense(mean, cov, d)
     assert bool(ok)
@@ -177,10 +185,10 @@ def test_square_root_chain_equals_dense_algebra(d):
     assert_close(q.turn, q.T - steps.T, "exact", "turn")
 
 
-def test_square_root_divergence_equals_dense_kl():
+def test_square_root_divergence_equals_dense_kl(x64):
     rng = np.random.default_rng(5)
-    chains = [float64(jax.jit(square_root.solve))(*random_problem(rng, 2, 5))[0] for _ in range(2)]
-    got = float64(square_root.divergence)(*chains).sum()
+    chains = [SOLVE(*random_problem(rng, 2, 5))[0] for _ in range(2)]
+    got = jax.jit(square_root.divergence)(*chains).sum()
     (m_q, S_q), (m_p, S_p) = (_joint(q) for q in chains)
     P = np.linalg.inv(S_p)
     e = m_q - m_p
@@ -201,11 +209,9 @@ def _joint(q):
 
 
 @pytest.mark.parametrize("d", [2, 5])
-def test_transitions_reproduce_the_moments(d):
-    from support import random_chain
-
+def test_transitions_reproduce_the_moments(d, x64):
     chain = random_chain(np.random.default_rng(d), d, 7)
-    own, q = float64(transitions)(chain), float64(smooth)(chain).moments
+    own, q = jax.jit(transitions)(chain), jax.jit(smooth)(chain).moments
     S = own.root[..., 0] @ own.root[..., 0].T
     for m in range(6):
         assert_close(S, q.S[..., m], "exact", "covariance")
@@ -215,28 +221,24 @@ def test_transitions_reproduce_the_moments(d):
 
 
 @pytest.mark.parametrize("d", [3, 4, 6])
-def test_inverse_keeps_the_best_known_directions(d):
+def test_inverse_keeps_the_best_known_directions(d, x64):
     """One direction a million times better known than the rest: its variance has nine digits still."""
     rng = np.random.default_rng(d)
     s = rng.normal(size=d)
     s /= np.linalg.norm(s)
     a = np.eye(d) + 1e6 * np.outer(s, s)
-    P, _ = float64(blocks.inverse)(jnp.asarray(a))
+    P, _ = jax.jit(blocks.inverse)(a)
     assert abs(s @ np.asarray(P) @ s * (1 + 1e6) - 1) < 1e-8
 
 
-def test_inverse_has_the_right_derivatives():
+def test_inverse_has_the_right_derivatives(x64):
     rng = np.random.default_rng(0)
     G, dG = rng.normal(size=(2, 5, 5))
     a, da = G @ G.T + np.eye(5), dG + dG.T
 
-    @float64
-    def tangent():
-        return jax.jvp(blocks.inverse, (jnp.asarray(a),), (jnp.asarray(da),))[1]
-
-    step = 1e-6
-    up, down = (float64(blocks.inverse)(jnp.asarray(a + s * step * da)) for s in (1, -1))
-    for got, high, low in zip(tangent(), up, down, strict=True):
+    tangents, step = jax.jit(lambda a, da: jax.jvp(blocks.inverse, (a,), (da,))[1])(a, da), 1e-6
+    up, down = (jax.jit(blocks.inverse)(a + s * step * da) for s in (1, -1))
+    for got, high, low in zip(tangents, up, down, strict=True):
         assert_close(got, (np.asarray(high) - np.asarray(low)) / (2 * step), "gradient")
 
 
