@@ -188,7 +188,7 @@ def test_stiff_linear_models_reach_the_exact_evidence(d):
 
 
 @pytest.mark.filterwarnings("ignore:the step of")
-def test_converged_is_right_also_where_scales_are_far_close():
+def test_converged_is_right_also_where_scales_are_far_apart():
     """Rounding may stop a run; it must not make it say what is not so."""
     for Q, variance, fastest in itertools.product((2.0**-26, 1.0, 2.0**26), (2.0**-33, 2.0**20), (1.0, 1024.0)):
         post, wanted = solved(Rates(spread_rates(2, fastest), seed=2), Q * np.eye(2), variance, scale=np.sqrt(Q))

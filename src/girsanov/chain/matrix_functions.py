@@ -69,8 +69,8 @@ def half_transitions(
     def add(p, so_far):
         # a lane that needs fewer pieces than another has pieces of no length at its end
         at = [jnp.minimum(p + i, count) / count for i in (0, 1)]
-        left, right = (tuple(x + share * dx for x, dx in zip(begins, change, strict=True)) for share in at)
-        return after(so_far, _piece(left, right, Q, length * (at[1] - at[0])))
+        begin, end = (tuple(x + share * dx for x, dx in zip(begins, change, strict=True)) for share in at)
+        return after(so_far, _piece(begin, end, Q, length * (at[1] - at[0])))
 
     shape = begins[0].shape
     nothing = Transition(eye_like(begins[0]), jnp.zeros((shape[0], *shape[2:])), jnp.zeros(shape))
