@@ -14,6 +14,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from girsanov._precision import own
+
 _SMALL_LOOP = "xla_cpu_small_while_loop_byte_threshold"
 _SMALL_LOOP_BYTES = 98_304  # far below what a second core or a matrix library would be of use for
 
@@ -28,8 +30,18 @@ OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False} if _KNOWN else 
 
 
 def compiled(fn: Callable) -> Callable:
-    """`eqx.filter_jit` with these options: arrays are traced, everything else is part of the program."""
-    return eqx.filter_jit(fn, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]
+    """`eqx.filter_jit` with these options: arrays are traced, everything else is part of the program.
+
+    The program sees array objects of its own, so that it shares none with programs of the user.
+    """
+    program = eqx.filter_jit(fn, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = own((args, kwargs))
+        return program(*args, **kwargs)
+
+    return run
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from girsanov._precision import float64, frozen, parameter
+from girsanov._precision import float64, frozen, own, parameter
 from girsanov._types import Array
 from girsanov.likelihoods import Gaussian, Likelihood, check_covariance
 from girsanov.series import TimeSeries
@@ -92,10 +92,10 @@ class Model(eqx.Module):
 
     def initial_state(self) -> GaussianState:
         """Mean (d,) and covariance (d, d) of x(t₀)."""
-        if isinstance(self.initial, Stationary):
-            mean, cov = self.drift.stationary(jnp.asarray(self.diffusion))  # pyright: ignore[reportFunctionMemberAccess]
-            return GaussianState(mean, cov)
-        return self.initial
+        ours = own(self)
+        if isinstance(ours.initial, Stationary):
+            return GaussianState(*ours.drift.stationary(jnp.asarray(ours.diffusion)))
+        return ours.initial
 
 
 _FORMS = {0: "scalar", 1: "diagonal", 2: "full"}
@@ -196,7 +196,7 @@ def _check_likelihood(likelihood: Likelihood, D: int) -> None:
 def _check_drift_shape(drift: Callable, d: int) -> None:
     x, t = jax.ShapeDtypeStruct((d,), np.float64), jax.ShapeDtypeStruct((), np.float64)
     try:
-        out = eqx.filter_eval_shape(drift, x, t)
+        out = eqx.filter_eval_shape(own(drift), x, t)
     except Exception as error:
         raise ValueError(
             f"the drift failed on a state of shape ({d},) and a scalar time: {type(error).__name__}: {error}. "

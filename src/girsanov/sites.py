@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from girsanov._precision import float64, to_numpy
+from girsanov._precision import float64, own, to_numpy
 from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse
@@ -118,18 +118,22 @@ class SiteForm(eqx.Module):
         data: DataSites,
         time: Time = "discrete",
     ) -> "SiteForm":
-        chain = base_chain(model, base, gaps, time=time)
-        return cls(model, gaps, node, base, data, to_numpy(q - chain - data_chain(data, node, chain)), time)
+        form = cls(model, gaps, node, base, data, q, time)
+        return cls(model, gaps, node, base, data, to_numpy(own(q) - form._known(base)), time)
 
     def _base_chain(self, base: Linearisation) -> NaturalChain:
-        return base_chain(self.model, base, self.gaps, time=self.time)
+        return base_chain(own(self.model), own(base), own(self.gaps), time=self.time)
+
+    def _known(self, base: Linearisation) -> NaturalChain:
+        """η_L + φ(λ): all but the dense sites."""
+        chain = self._base_chain(base)
+        return chain + data_chain(own(self.data), own(self.node), chain)
 
     @float64
     def natural(self) -> NaturalChain:
-        chain = self._base_chain(self.base)
-        return to_numpy(chain + data_chain(self.data, self.node, chain) + self.dense)
+        return to_numpy(self._known(self.base) + own(self.dense))
 
     @float64
     def rebase(self, base: Linearisation) -> "SiteForm":
-        dense = to_numpy(self.dense + self._base_chain(self.base) - self._base_chain(base))
+        dense = to_numpy(own(self.dense) + self._base_chain(self.base) - self._base_chain(base))
         return SiteForm(self.model, self.gaps, self.node, base, self.data, dense, self.time)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov.estimate import Marginals, PathEstimate
 from girsanov.grid import locate
@@ -67,10 +68,9 @@ def _bridge(model: Model, nodes, observed, samples, t) -> tuple[np.ndarray, np.n
     ends = right >= len(nodes)
     right = np.minimum(right, len(nodes) - 1)
     s, u = t - nodes[left], nodes[right] - t
-    drift = jax.jit(jax.vmap(jax.vmap(model.drift, in_axes=(0, 0)), in_axes=(0, None)))
     x_l, x_r = samples[:, left], samples[:, right]
-    a = x_l + s[:, None] * np.asarray(drift(x_l, nodes[left]))
-    b = x_r - u[:, None] * np.asarray(drift(0.5 * (x_l + x_r), t))
+    a = x_l + s[:, None] * np.asarray(_drifts(model, x_l, nodes[left]))
+    b = x_r - u[:, None] * np.asarray(_drifts(model, 0.5 * (x_l + x_r), t))
     total = np.where(s + u > 0.0, s + u, 1.0)
     mean = (u[:, None] * a + s[:, None] * b) / total[:, None]
     spread = s * u / total
@@ -79,13 +79,18 @@ def _bridge(model: Model, nodes, observed, samples, t) -> tuple[np.ndarray, np.n
     return mean, np.where(direct, 0.0, spread)[:, None, None] * np.asarray(model.diffusion)
 
 
+@compiled
+def _drifts(model: Model, x, t):
+    return jax.vmap(jax.vmap(model.drift), in_axes=(0, None))(x, t)
+
+
 @float64
 def _log_average(model: Model, y, observed, mean, cov) -> np.ndarray:
-    H = np.asarray(model.emission)
+    return np.array([_log_mean(model, y[i], observed[i], mean[:, i], cov[i]) for i in range(len(y))])
 
-    @jax.jit
-    def one(y, observed, mean, cov):
-        values = jax.vmap(lambda z: model.likelihood.log_predictive(y, observed, H @ z, H @ cov @ H.T))(mean)
-        return jax.scipy.special.logsumexp(values) - jnp.log(len(mean))
 
-    return np.array([one(y[i], observed[i], mean[:, i], cov[i]) for i in range(len(y))])
+@compiled
+def _log_mean(model: Model, y, observed, mean, cov):
+    H = jnp.asarray(model.emission)
+    values = jax.vmap(lambda z: model.likelihood.log_predictive(y, observed, H @ z, H @ cov @ H.T))(mean)
+    return jax.scipy.special.logsumexp(values) - jnp.log(len(mean))

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from girsanov._precision import own
 from girsanov._types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
@@ -101,7 +102,7 @@ class Guided(Proposal):
 
 def guide(post: Posterior, trust: float) -> Guided:
     """Proposals from a Gaussian posterior on its own grid, with its messages to the power `trust`."""
-    q, model = post.moments, post.model
+    q, model, base = own((post.moments, post.model, post.target.base))
     m, S, C = (jnp.asarray(a) for a in (q.m, q.S, q.C))
     gaps = jnp.asarray(post.times[1:] - post.times[:-1])
     S_inv, _ = inverse(S)
@@ -111,7 +112,7 @@ def guide(post: Posterior, trust: float) -> Guided:
     W, _ = inverse(Sigma)
     Q_inv = inverse(jnp.asarray(model.diffusion))[0][:, :, None]
     J = trust * (W - Q_inv / gaps)
-    h = trust * (matvec(W, c) - matvec(Q_inv, jnp.asarray(post.target.base.b[:, : len(gaps)])))
+    h = trust * (matvec(W, c) - matvec(Q_inv, jnp.asarray(base.b[:, : len(gaps)])))
     Sigma, _ = inverse(Q_inv / gaps + J)
     gain, shift = matmul(Sigma, Q_inv / gaps), matvec(Sigma, h)
     prior = model.initial_state()

@@ -128,7 +128,7 @@ def constrain(p: Parameter, free: Float[Array, " k"]) -> Array:
 
 def unconstrain(p: Parameter, value: Any) -> Float[np.ndarray, " k"]:
     """The free coordinates of a value."""
-    a = np.asarray(value, dtype=np.float64)
+    a = np.array(value, dtype=np.float64)
     if p.kind == "scalar":
         a = a[:1, 0]
     elif p.kind == "diagonal":
