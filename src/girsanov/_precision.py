@@ -46,6 +46,13 @@ def _settings() -> Iterator[None]:
     """
     with (
         jax.enable_x64(True),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        jax.default_matmul_precision(None),
+        jax.transfer_guard("allow"),
+        jax.disable_jit(False),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
     ):
         yield
 
