@@ -7,6 +7,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import scipy.special
@@ -286,6 +287,32 @@ def test_more_outputs_than_a_tensor_rule_can_take(rows):
     # p(y = 1) is ½ for every entry by symmetry; the draws' relative error of a product of `rows` factors sets the scale
     relative = np.sqrt(rows * 0.25 * 0.3 / 4 / 0.25 / likelihoods._PREDICTIVE_DRAWS)
     assert abs(float(got) - rows * np.log(0.5)) < TOLERANCES["standard_errors"] * relative
+
+
+DF = np.geomspace(1e-2, 1e15, 35)
+
+
+def test_student_s_density_for_every_number_of_degrees_of_freedom():
+    """Value and derivative in df in 60 digits, and the Gaussian in the limit."""
+
+    def exact(df):
+        nu, r2 = mpmath.mpf(float(df)), (mpmath.mpf(1.7) / mpmath.mpf(0.3)) ** 2
+        norm = mpmath.loggamma((nu + 1) / 2) - mpmath.loggamma(nu / 2) - mpmath.log(nu * mpmath.pi) / 2
+        value = norm - mpmath.log(mpmath.mpf(0.3)) - (nu + 1) / 2 * mpmath.log1p(r2 / nu)
+        slope = (mpmath.digamma((nu + 1) / 2) - mpmath.digamma(nu / 2) - 1 / nu) / 2
+        slope += ((nu + 1) * r2 / (nu * (nu + r2)) - mpmath.log1p(r2 / nu)) / 2
+        return float(value), float(slope)
+
+    def density(df):
+        return StudentT(0.3, df).log_density(jnp.array([1.7]), jnp.zeros(1))[0]
+
+    with mpmath.workdps(60):
+        values, slopes = np.array([exact(df) for df in DF]).T
+    got, got_slopes = jax.jit(jax.vmap(jax.value_and_grad(density)))(DF)
+    assert_close(got, values, "exact")
+    # in log df, as learning sees it: rounding must not make a slope of its own
+    assert_close(DF * got_slopes, DF * slopes, "exact")
+    assert_close(got[-1], scipy.stats.norm.logpdf(1.7, scale=0.3), "exact")
 
 
 def test_an_output_that_does_not_depend_on_the_state_is_no_trouble():

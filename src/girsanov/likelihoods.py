@@ -15,6 +15,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Bool, Float
 
 from girsanov._precision import parameter
+from girsanov._special import half_step_of_log_gamma
 from girsanov._types import Array
 from girsanov.quadrature import GaussHermite
 
@@ -277,7 +278,7 @@ class StudentT(Elementwise):
 
     def log_density(self, y, z):
         nu, s = jnp.asarray(self.df), jnp.asarray(self.scale)
-        norm = gammaln(0.5 * (nu + 1)) - gammaln(0.5 * nu) - 0.5 * jnp.log(nu * jnp.pi) - jnp.log(s)
+        norm = half_step_of_log_gamma(0.5 * nu) - 0.5 * LOG_2PI - jnp.log(s)
         return norm - 0.5 * (nu + 1) * jnp.log1p(((y - z) / s) ** 2 / nu)
 
     def conditional(self, z):
