@@ -16,7 +16,7 @@ from support import assert_close
 from tolerances import TOLERANCES
 
 import girsanov as gv
-from girsanov import likelihoods
+from girsanov import likelihoods, predictive
 from girsanov._compile import compiled
 from girsanov.likelihoods import LIKELIHOODS, Bernoulli, Elementwise, Gaussian, Likelihood, Poisson, StudentT
 
@@ -278,15 +278,115 @@ def test_start_is_a_density(likelihood, y, reference):
     assert (np.asarray(precision) > 0).all()
 
 
-@pytest.mark.parametrize("rows", [4, 5])
-def test_more_outputs_than_a_tensor_rule_can_take(rows):
-    """Above three outputs the predictive density is an average over draws: near the product of independent ones."""
-    z, v = np.zeros(rows), 0.3 * np.eye(rows)
-    y = np.arange(rows) % 2 * 1.0
-    got = LOG_PREDICTIVE(Bernoulli(), y, np.ones(rows, bool), z, v)
-    # p(y = 1) is ½ for every entry by symmetry; the draws' relative error of a product of `rows` factors sets the scale
-    relative = np.sqrt(rows * 0.25 * 0.3 / 4 / 0.25 / likelihoods._PREDICTIVE_DRAWS)
-    assert abs(float(got) - rows * np.log(0.5)) < TOLERANCES["standard_errors"] * relative
+def by_common_factor(log_density, width, y, mean, sd, share):
+    """log E Π p(y_i | z_i) for z_i = mean_i + sd_i (√share x + √(1 − share) e_i), by fine panels of Gauss–Legendre.
+
+    Given x the entries are independent; at share = 1 they are functions of x. `width` is the smallest scale of p in z.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+
+    def panels(step):
+        ends = np.arange(-9.0, 9.0 + step, step)
+        return (ends[:-1, None] + 0.5 * step * (nodes + 1.0)).ravel(), np.tile(0.5 * step * weights, len(ends) - 1)
+
+    def step(scale):  # of panels that resolve the width of p and the normal density
+        return 1.0 if scale <= 2.0 * width else 2.0 * width / scale
+
+    x, w = panels(step(np.sqrt(share) * sd.max()))
+    e, w_e = panels(step(np.sqrt(1.0 - share) * sd.max())) if share < 1.0 else (np.zeros(1), np.ones(1))
+    log_w_e = np.log(w_e) + (scipy.stats.norm.logpdf(e) if share < 1.0 else 0.0)
+    total = scipy.stats.norm.logpdf(x) + np.log(w)
+    for i in range(len(y)):
+        centre = mean[i] + sd[i] * np.sqrt(share) * x
+        z = centre[:, None] + sd[i] * np.sqrt(1.0 - share) * e
+        total += scipy.special.logsumexp(log_density(y[i], z) + log_w_e, axis=1)
+    return scipy.special.logsumexp(total)
+
+
+def poisson_entry(exposure):
+    return lambda y, z: y * (z + np.log(exposure)) - exposure * np.exp(z) - scipy.special.gammaln(y + 1.0)
+
+
+def student_entry(scale, df):
+    return lambda y, z: scipy.stats.t.logpdf(y, df, loc=z, scale=scale)
+
+
+def bernoulli_entry(y, z):
+    return -np.logaddexp(0.0, np.where(y > 0.5, -z, z))
+
+
+# likelihood, its log density in SciPy and the smallest scale of it, standard deviation of z
+SEVERAL = {
+    "few counts": (Poisson(1.0), poisson_entry(1.0), 0.5, 3.0),
+    "counts": (Poisson(100.0), poisson_entry(100.0), 0.05, 1.0),
+    "many counts": (Poisson(1e4), poisson_entry(1e4), 0.008, 0.3),
+    "nearly known rates": (Poisson(100.0), poisson_entry(100.0), 0.05, 0.01),
+    "classes": (Bernoulli(), bernoulli_entry, 1.0, 10.0),
+    "little noise": (StudentT(0.02, 3.0), student_entry(0.02, 3.0), 0.02, 0.5),
+    "heavy tails": (StudentT(0.05, 1.0), student_entry(0.05, 1.0), 0.05, 1.0),
+    "much noise": (StudentT(3.0, 30.0), student_entry(3.0, 30.0), 2.0, 2.0),
+}
+SPREAD, OWN = np.array([1.0, 0.7, 1.2, 0.9, 0.5]), np.array([0.5, -1.0, 0.3, 0.9, -0.4])
+NOISE = np.array([0.4, -9.0, 0.8, -0.3, 1.1])  # of Student-t readings, in units of the scale: the second is an outlier
+
+
+def several(name, D, share):
+    """log E p(y | z) by the library and by brute force, for data that the model could have made."""
+    likelihood, log_density, width, sd = SEVERAL[name]
+    mean, sd = np.linspace(0.2, -0.3, D), sd * SPREAD[:D]
+    z = mean + sd * (np.sqrt(share) * 0.8 + np.sqrt(1.0 - share) * OWN[:D])
+    if isinstance(likelihood, Poisson):
+        y = np.round(likelihood.exposure * np.exp(z))
+    else:
+        y = np.where(z > 0.0, 1.0, 0.0) if isinstance(likelihood, Bernoulli) else z + likelihood.scale * NOISE[:D]
+    V = np.outer(sd, sd) * np.where(np.eye(D, dtype=bool), 1.0, share)
+    got = LOG_PREDICTIVE(likelihood, y, np.ones(D, bool), mean, V)
+    return float(got), by_common_factor(log_density, width, y, mean, sd, share)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 0.99, 1.0])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_log_predictive_density_of_several_outputs(name, share):
+    """Independent, correlated and (emission with more rows than the state) perfectly dependent z."""
+    for D in (1, 2, 3):
+        got, wanted = several(name, D, share)
+        assert abs(got - wanted) < TOLERANCES["nlpd"], (D, got, wanted)
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0])
+@pytest.mark.parametrize("D", [4, pytest.param(5, marks=pytest.mark.slow)])
+def test_log_predictive_density_of_many_outputs(D, share):
+    for name in ("counts", "classes", "little noise"):
+        got, wanted = several(name, D, share)
+        assert abs(got - wanted) < TOLERANCES["nlpd_sampled"], (name, got, wanted)
+
+
+def test_many_observations_are_scored_in_parts(monkeypatch):
+    monkeypatch.setattr(predictive, "_AT_ONCE", 3 * predictive._POINTS**2)
+    y = np.stack([COUNT] * 7) + np.arange(7.0)[:, None]
+    rows = [np.broadcast_to(a, (7, *a.shape)) for a in (BOTH, MEAN, V)]
+    got = compiled(lambda lik, *args: lik.log_predictives(*args))(Poisson(), y, *rows)
+    for value, y_row in zip(got, y, strict=True):
+        assert_close(value, LOG_PREDICTIVE(Poisson(), y_row, BOTH, MEAN, V), "exact")
+
+
+def test_a_z_without_variance_is_known():
+    for likelihood, y in ((Poisson(), COUNT), (Bernoulli(), BINARY), (StudentT(0.1, 4.0), REAL)):
+        got = LOG_PREDICTIVE(likelihood, y, BOTH, MEAN, np.zeros((2, 2)))
+        assert abs(float(got - LOG_PROB(likelihood, y, BOTH, MEAN))) < TOLERANCES["integral"]
+
+
+def test_moments_of_counts_and_classes_under_a_broad_marginal():
+    var = 100.0
+    mean, cov = PREDICTIVE(Poisson(3.0), np.zeros(2), np.array([[var, 5.0], [5.0, 1.0]]))
+    assert_close(mean / (3.0 * np.exp([50.0, 0.5])), np.ones(2), "exact")
+    assert_close(cov[0, 1] / (9.0 * np.exp(50.5) * np.expm1(5.0)), 1.0, "exact")
+    mean, cov = PREDICTIVE(Bernoulli(), np.array([4.0, 4.0]), np.full((2, 2), var))
+    z, step = np.linspace(-96.0, 104.0, 20_001, retstep=True)
+    w = scipy.stats.norm.pdf(z, 4.0, 10.0) * step
+    p = w @ sigmoid(z)
+    assert abs(float(mean[0]) - p) < TOLERANCES["nlpd"]
+    assert abs(float(cov[0, 1]) - (w @ sigmoid(z) ** 2 - p**2)) < TOLERANCES["nlpd"]
 
 
 DF = np.geomspace(1e-2, 1e15, 35)

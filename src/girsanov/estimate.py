@@ -128,7 +128,7 @@ def _predict(model: Model, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarra
 @compiled
 def _log_predictives(model: Model, y, observed, mean, cov):
     H = jnp.asarray(model.emission)
-    return jax.vmap(model.likelihood.log_predictive)(y, observed, mean @ H.T, H @ cov @ H.T)
+    return model.likelihood.log_predictives(y, observed, mean @ H.T, H @ cov @ H.T)
 
 
 @float64

@@ -17,13 +17,12 @@ from jaxtyping import Bool, Float
 from girsanov._precision import parameter
 from girsanov._special import half_step_of_log_gamma
 from girsanov._types import Array
+from girsanov.predictive import Entry, concave, in_parts, log_predictive, scale_mixture
 from girsanov.quadrature import GaussHermite
 
 LOG_2PI = 1.8378770664093453
 _NODES = 32  # for E log p under a scalar Gaussian
-_PREDICTIVE_NODES = {2: 40, 3: 20}  # a dimension, for log E p under a joint Gaussian
-_PREDICTIVE_DRAWS = 20_000  # above three dimensions
-_LINE = 8001  # points on each of two scales, for one dimension
+_STEPS = 64  # for moments of y
 
 
 class Likelihood(eqx.Module):
@@ -45,6 +44,16 @@ class Likelihood(eqx.Module):
         self, y: Float[Array, " D"], observed: Bool[Array, " D"], mean: Float[Array, " D"], V: Float[Array, "D D"]
     ) -> Float[Array, ""]:
         """log E p(y | z) under z ~ N(mean, V)."""
+
+    def log_predictives(
+        self,
+        y: Float[Array, "n D"],
+        observed: Bool[Array, "n D"],
+        mean: Float[Array, "n D"],
+        V: Float[Array, "n D D"],
+    ) -> Float[Array, " n"]:
+        """The same for many observations."""
+        return jax.vmap(self.log_predictive)(y, observed, mean, V)
 
     @abc.abstractmethod
     def predictive(
@@ -150,39 +159,32 @@ class Elementwise(Likelihood):
         return (w @ values).sum(), g_mean, jnp.diag(g_var)
 
     def log_predictive(self, y, observed, mean, V):
-        D = y.shape[0]
-        if D == 1:
-            z, log_w = self._line(y, observed, mean, V)
-        else:
-            xi, w = _joint_nodes(D)
-            z, log_w = mean + xi @ _root(V).T, jnp.log(w)
-        values = jnp.where(observed, self.log_density(y, z), 0.0).sum(-1)
-        return jax.scipy.special.logsumexp(values + log_w)
-
-    def _line(self, y, observed, mean, V):
-        """Points and log weights of ∫ N(z; mean, V) … dz that resolve both the state's density and the likelihood."""
-        sd = jnp.sqrt(V[0, 0])
         reading, precision = self.start(y)
-        width = 1.0 / jnp.sqrt(precision[0])
-        u = jnp.linspace(-1.0, 1.0, _LINE)
-        u = u * jnp.abs(u)  # denser towards the middle
-        z = jnp.sort(jnp.concatenate([mean[0] + 14.0 * sd * u, reading[0] + 60.0 * width * u]))
-        gaps = jnp.diff(z)
-        weight = 0.5 * (jnp.pad(gaps, (0, 1)) + jnp.pad(gaps, (1, 0)))
-        log_normal = -0.5 * ((z - mean[0]) / sd) ** 2 - jnp.log(sd) - 0.5 * LOG_2PI
-        return z[:, None], jnp.where(weight > 0.0, jnp.log(jnp.where(weight > 0.0, weight, 1.0)), -jnp.inf) + log_normal
+        order = jnp.argsort(jnp.where(observed, -precision * jnp.diagonal(V), jnp.inf))
+        y, observed, mean, V = y[order], observed[order], mean[order], V[order][:, order]
+        parts = [jax.tree.map(lambda a, i=i: a[i] if jnp.ndim(a) else a, self) for i in order]
+        entries = [part.pieces(y_i) for part, y_i in zip(parts, y, strict=True)]
+        return log_predictive(entries, (reading[order], precision[order]), observed, mean, V)
+
+    def log_predictives(self, y, observed, mean, V):
+        return in_parts(self.log_predictive, y, observed, mean, V)
+
+    def pieces(self, y: Float[Array, ""]) -> Entry:
+        """The density of one entry as readings of z, see `girsanov.predictive`; as here where it is log-concave."""
+        return concave(lambda z: self.log_density(y[None], z[..., None])[..., 0], self.start(y[None])[0][0])
 
     def predictive(self, mean, V):
-        xi, w, sd = _marginal_nodes(V)
-        mu, var = self.conditional(mean + sd * xi[:, None])
+        xi, w = _normal_nodes()
+        mu, var = self.conditional(mean + jnp.sqrt(jnp.diagonal(V)) * xi[:, None])
         y_mean = w @ mu
         variances = w @ var + w @ (mu - y_mean) ** 2
         D = mean.shape[0]
-        pair_nodes, pair_weights = _joint_nodes(2)
+        pairs = jnp.stack(jnp.meshgrid(xi, xi), -1).reshape(-1, 2)
+        pair_weights = jnp.outer(w, w).ravel()
 
         def covariance(i, j):  # of E[y_i | z_i] and E[y_j | z_j], from the joint of the two
             both = jnp.stack([i, j])
-            z = mean[both] + pair_nodes @ _root(V[both][:, both]).T
+            z = mean[both] + pairs @ _root(V[both][:, both]).T
             first = self.conditional(jnp.broadcast_to(z[:, :1], (z.shape[0], D)))[0][:, i]
             second = self.conditional(jnp.broadcast_to(z[:, 1:], (z.shape[0], D)))[0][:, j]
             return pair_weights @ (first * second) - y_mean[i] * y_mean[j]
@@ -201,13 +203,11 @@ def _marginal_nodes(V: Float[Array, "D D"]) -> tuple[np.ndarray, np.ndarray, Flo
     return rule.nodes[0], rule.weights, jnp.sqrt(jnp.diagonal(V))
 
 
-def _joint_nodes(D: int) -> tuple[Float[Array, "n D"], Float[Array, " n"]]:
-    """Nodes and weights for D standard normals: a tensor rule, or draws from a fixed key above three."""
-    if D in _PREDICTIVE_NODES:
-        rule = GaussHermite(_PREDICTIVE_NODES[D]).rule(D)
-        return jnp.asarray(rule.nodes).T, jnp.asarray(rule.weights)
-    draws = jax.random.normal(jax.random.key(0), (_PREDICTIVE_DRAWS, D))
-    return draws, jnp.full(_PREDICTIVE_DRAWS, 1.0 / _PREDICTIVE_DRAWS)
+def _normal_nodes() -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Nodes and weights of the trapezoidal rule for a standard normal, fine enough for steps under a broad marginal."""
+    xi = jnp.linspace(-6.5, 6.5, _STEPS)
+    w = jnp.exp(-0.5 * xi**2)
+    return xi, w / w.sum()
 
 
 def _root(V: Float[Array, "D D"]) -> Float[Array, "D D"]:
@@ -233,6 +233,11 @@ class Poisson(Elementwise):
     def conditional(self, z):
         rate = jnp.exp(z) * self.exposure
         return rate, rate
+
+    def predictive(self, mean, V):
+        """E y = exposure · exp(z̄ + ½V_ii), Cov(y_i, y_j) = E y_i E y_j (exp V_ij − 1), and E y_i more where i = j."""
+        y = jnp.exp(mean + 0.5 * jnp.diagonal(V)) * self.exposure
+        return y, jnp.outer(y, y) * jnp.expm1(V) + jnp.diag(y)
 
     def sample(self, key, z):
         return jax.random.poisson(key, jnp.exp(z) * self.exposure, z.shape).astype(z.dtype)
@@ -285,11 +290,17 @@ class StudentT(Elementwise):
         var = jnp.where(self.df > 2, self.scale**2 * self.df / (self.df - 2.0), jnp.inf)
         return z, jnp.broadcast_to(var, z.shape)
 
+    def predictive(self, mean, V):
+        return mean, V + jnp.diag(self.conditional(mean)[1])
+
     def sample(self, key, z):
         return z + self.scale * jax.random.t(key, self.df, z.shape)
 
     def start(self, y):
         return y, jnp.broadcast_to(1.0 / jnp.asarray(self.scale) ** 2, y.shape)
+
+    def pieces(self, y):
+        return scale_mixture(y, jnp.asarray(self.scale), jnp.asarray(self.df))
 
 
 def _check_values(name: str, wanted: str, y: np.ndarray, observed: np.ndarray, good: np.ndarray) -> None:

@@ -92,5 +92,7 @@ def _log_average(model: Model, y, observed, mean, cov) -> np.ndarray:
 @compiled
 def _log_mean(model: Model, y, observed, mean, cov):
     H = jnp.asarray(model.emission)
-    values = jax.vmap(lambda z: model.likelihood.log_predictive(y, observed, H @ z, H @ cov @ H.T))(mean)
+    rows = (jnp.broadcast_to(a, (len(mean), *a.shape)) for a in (y, observed, H @ cov @ H.T))
+    y, observed, V = rows
+    values = model.likelihood.log_predictives(y, observed, mean @ H.T, V)
     return jax.scipy.special.logsumexp(values) - jnp.log(len(mean))
