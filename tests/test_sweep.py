@@ -281,6 +281,14 @@ def alive(process: int) -> bool:
     return True
 
 
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 @contextmanager
 def dask(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Popen]]]:
     """A Dask scheduler and its workers, each a process of its own: the address, and the workers."""
@@ -297,7 +305,7 @@ def dask(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Pope
         for _ in range(workers):
             # Without a nanny the process is the worker itself, and nothing replaces it.
             start("dask_worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(folder / "scratch"))
-        wait_until(where.exists, running[0])
+        wait_until(lambda: where.exists() and is_json(where.read_text()), running[0])  # it may be half written
         yield json.loads(where.read_text())["address"], running[1:]
     finally:
         for process in running:
