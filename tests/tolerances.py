@@ -75,4 +75,8 @@ TOLERANCES: dict[str, float] = {
     "bridge_rounding": 1e-9,
     # twice the bound that a rule of quadrature loses against the decrement that a richer rule finds, as a ratio
     "quadrature_ratio": 2.0,
+    # a number that `diagnose` says to trust against the exact evidence, in nats: what it promises
+    "trusted": 0.1,
+    # evidence by single steps of an SDE, near a linear one, against the limit of short steps, dt = 0.0625, in nats
+    "continuous_evidence": 0.03,
 }

@@ -141,12 +141,14 @@ class Posterior(PathEstimate):
     def diagnose(self, *, key: Any, n: int = 2000) -> Any:
         """How far to trust this posterior: importance weights of n paths drawn from it, k̂, corrected evidence, verdict.
 
-        The weights are those of the Euler–Maruyama model on the nodes.
+        The weights, and a particle filter that does not rely on q, are those of the model that q was inferred for:
+        Euler–Maruyama on the nodes, or in continuous time the equation itself.
         """
-        from girsanov.diagnosis import diagnose
+        from girsanov.diagnosis import check_number, diagnose
 
-        check_draws(key, n)
-        return diagnose(self, key, n)
+        check_draws(key)
+        check_number(n)
+        return diagnose(self, key, int(n))
 
     def to_xarray(self) -> Any:
         """An xarray.Dataset with mean, std and cov over time and state, the observations, and the run's facts.
