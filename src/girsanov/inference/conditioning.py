@@ -18,7 +18,9 @@ from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
 
 EPSILON = float(np.finfo(np.float64).eps)
-_LARGE = 1e-5  # standard deviations, shares of a variance, or nats: above, the careful algorithm takes over
+# Above these the careful algorithm takes over. The sums are what happens at the worst, and errors of many signs come to
+# far less: a mean, which is off by its own share only, may have more.
+_LARGE = {"variances": 1e-5, "means": 1e-4, "bound": 1e-5}
 _NOTICEABLE = 1e-9  # the same for a run that did not converge
 _TOO_LARGE = 1e-3  # above, a result that nothing else can replace is not called converged
 
@@ -35,7 +37,9 @@ class Loss(NamedTuple):
         return max(self)
 
     def asks_for_care(self, converged: bool) -> bool:
-        return not self.worst <= (_LARGE if converged else _NOTICEABLE)
+        if not converged:
+            return not self.worst <= _NOTICEABLE
+        return not all(value <= _LARGE[name] for name, value in self._asdict().items())
 
 
 def rounding_loss(problem: Problem, result: Run) -> Loss:
