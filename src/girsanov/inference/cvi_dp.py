@@ -117,15 +117,17 @@ class CVIDP(Method):
         return sites if result.trace["decrement"][-1] <= self.tolerance else eta
 
     def _solve_continuous(self, model, series, grid, start, progress) -> tuple[Problem, Run, list[Run]]:
-        """The discrete solution first: its sites, per unit of time, are those of the continuous one up to O(dt)."""
+        """The discrete solution first: its sites, per unit of time, are those of the continuous one up to O(dt).
+
+        Where there is none, as with steps that are far too long for Euler's scheme, the data alone are the start.
+        """
         discrete = CVIDP(
             tolerance=max(_COARSE_TOLERANCE, self.tolerance), quadrature=self.quadrature, engine=self.engine
         )
         problem, first, coarse = discrete.solve(model, series, grid, start, progress)
-        if first.status is Status.BAD_START:
-            return problem, first, coarse
-        sites = first.sites
-        begin = ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
+        begin, sites = None, first.sites
+        if first.status is not Status.BAD_START:
+            begin = ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
         rho = np.asarray(1.0 if self.rho is None else float(self.rho))
         result = self.run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
         return problem, explained(problem, result), [*coarse, first]
