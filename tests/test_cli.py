@@ -237,7 +237,7 @@ def test_no_traceback_and_colour_from_a_fresh_process(tmp_path):
     command = [sys.executable, "-m", "girsanov.cli", "infer", str(file), "--drift", "sine", "--noise", "1", "--dt", "1"]
     source = str(Path(gv.__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": source, "FORCE_COLOR": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
     assert done.returncode == 2 and done.stdout == ""
     assert "\x1b[31m" in done.stderr and "times must increase" in done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
