@@ -389,6 +389,20 @@ def test_moments_of_counts_and_classes_under_a_broad_marginal():
     assert abs(float(cov[0, 1]) - (w @ sigmoid(z) ** 2 - p**2)) < TOLERANCES["nlpd"]
 
 
+@pytest.mark.parametrize(("scale", "df"), [(0.01, 2.0), (0.01, 30.0), (0.1, 4.0), (1.0, 4.0)])
+def test_expected_log_density_where_the_noise_is_narrower_than_the_state(scale, df):
+    """E log p under N(0.1, 1) with gradients by Gaussian weights, on a grid that is fine about the reading."""
+    y, mean = 0.4, 0.1
+    t = np.linspace(-1.0, 1.0, 400_001) * np.arcsinh(13.0 / scale)
+    z = y + scale * np.sinh(t)
+    w = scipy.stats.norm.pdf(z, mean) * scale * np.cosh(t) * (t[1] - t[0])
+    f, xi = scipy.stats.t.logpdf(y, df, loc=z, scale=scale), z - mean
+    wanted = w @ f, (w * xi) @ f, 0.5 * (w * (xi**2 - 1.0)) @ f
+    got = EXPECTED(StudentT(scale, df), np.array([y]), BOTH[:1], np.array([mean]), np.eye(1))
+    for a, b in zip(got, wanted, strict=True):
+        assert abs(float(np.squeeze(a)) - b) < TOLERANCES["narrow_noise"]
+
+
 DF = np.geomspace(1e-2, 1e15, 35)
 
 

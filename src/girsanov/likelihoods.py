@@ -22,6 +22,7 @@ from girsanov.quadrature import GaussHermite
 
 LOG_2PI = 1.8378770664093453
 _NODES = 32  # for E log p under a scalar Gaussian
+_REACH = 6.0  # standard deviations on either side, where the nodes are not Gauss–Hermite's
 _STEPS = 64  # for moments of y
 
 
@@ -148,15 +149,21 @@ class Elementwise(Likelihood):
     def conditional(self, z: Float[Array, "*n D"]) -> tuple[Float[Array, "*n D"], Float[Array, "*n D"]]:
         """Mean and variance of y given z."""
 
+    def nodes(self, y, mean, sd) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
+        """Nodes and weights of a rule for E log p(y | mean + sd ξ) over ξ ~ N(0, 1), for every entry."""
+        xi, w = _hermite()
+        return xi[:, None] + 0.0 * sd, w[:, None] + 0.0 * sd
+
     def expected(self, y, observed, mean, V):
-        xi, w, sd = _marginal_nodes(V)
-        values = jnp.where(observed, self.log_density(y, mean + sd * xi[:, None]), 0.0)
+        sd = jnp.sqrt(jnp.diagonal(V))
+        xi, w = self.nodes(y, mean, sd)
+        values = jnp.where(observed, self.log_density(y, mean + sd * xi), 0.0)
         # Gaussian weights: ∂/∂mean E = E[v ξ]/sd, ∂/∂var E = ½(E[v ξ²] − E[v])/sd². An entry whose z does not depend
         # on the state has sd = 0, and its gradients reach nothing.
         inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
-        g_mean = (w * xi) @ values * inverse_sd
-        g_var = 0.5 * ((w * (xi**2 - 1.0)) @ values) * inverse_sd**2
-        return (w @ values).sum(), g_mean, jnp.diag(g_var)
+        g_mean = (w * xi * values).sum(0) * inverse_sd
+        g_var = 0.5 * (w * (xi**2 - 1.0) * values).sum(0) * inverse_sd**2
+        return (w * values).sum(), g_mean, jnp.diag(g_var)
 
     def log_predictive(self, y, observed, mean, V):
         reading, precision = self.start(y)
@@ -197,10 +204,9 @@ class Elementwise(Likelihood):
         return jnp.where(observed, self.log_density(y, z), 0.0).sum()
 
 
-def _marginal_nodes(V: Float[Array, "D D"]) -> tuple[np.ndarray, np.ndarray, Float[Array, " D"]]:
-    """Nodes and weights for a scalar standard normal, and the standard deviation of every entry."""
+def _hermite() -> tuple[np.ndarray, np.ndarray]:
     rule = GaussHermite(_NODES).rule(1)
-    return rule.nodes[0], rule.weights, jnp.sqrt(jnp.diagonal(V))
+    return rule.nodes[0], rule.weights
 
 
 def _normal_nodes() -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -233,6 +239,14 @@ class Poisson(Elementwise):
     def conditional(self, z):
         rate = jnp.exp(z) * self.exposure
         return rate, rate
+
+    def expected(self, y, observed, mean, V):
+        """E log p = y log rate − E rate − log y! with E rate = exposure · exp(z̄ + ½V_ii)."""
+        log_rate = mean + jnp.log(jnp.asarray(self.exposure))
+        rate = jnp.exp(log_rate + 0.5 * jnp.diagonal(V))
+        values = y * log_rate - rate - gammaln(y + 1.0)
+        value, g_mean, g_var = (jnp.where(observed, a, 0.0) for a in (values, y - rate, -0.5 * rate))
+        return value.sum(), g_mean, jnp.diag(g_var)
 
     def predictive(self, mean, V):
         """E y = exposure · exp(z̄ + ½V_ii), Cov(y_i, y_j) = E y_i E y_j (exp V_ij − 1), and E y_i more where i = j."""
@@ -285,6 +299,22 @@ class StudentT(Elementwise):
         nu, s = jnp.asarray(self.df), jnp.asarray(self.scale)
         norm = half_step_of_log_gamma(0.5 * nu) - 0.5 * LOG_2PI - jnp.log(s)
         return norm - 0.5 * (nu + 1) * jnp.log1p(((y - z) / s) ** 2 / nu)
+
+    def nodes(self, y, mean, sd):
+        """Where z has a larger standard deviation than the noise, points y + a sinh(t) with a = scale·√df.
+
+        There log p = −(df + 1) log cosh(t) and a constant, smooth in t, so equal steps in t resolve both scales.
+        """
+        xi, w = super().nodes(y, mean, sd)
+        a = self.scale * jnp.sqrt(jnp.asarray(self.df))
+        unit = jnp.where(sd > 0.5 * a, sd, a)
+        low, high = (jnp.arcsinh((mean - y + side * unit) / a) for side in (-_REACH, _REACH))
+        step = (high - low) / (_NODES - 1)
+        up = jnp.exp(low + step * jnp.arange(_NODES)[:, None])
+        down = 1.0 / up
+        at = (y - mean) / unit + (0.5 * a / unit) * (up - down)
+        weight = jnp.exp(-0.5 * at**2) * (up + down) * (step * a / unit * (0.5 / np.sqrt(2.0 * np.pi)))
+        return jnp.where(sd > 0.5 * a, at, xi), jnp.where(sd > 0.5 * a, weight, w)
 
     def conditional(self, z):
         var = jnp.where(self.df > 2, self.scale**2 * self.df / (self.df - 2.0), jnp.inf)
