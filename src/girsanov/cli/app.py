@@ -35,6 +35,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     """The exit code of a command."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: say_line("warning", message, "yellow")
+        warnings.filterwarnings("ignore", message="(infer|learn) has not converged")  # each command says so itself
         try:
             app(args=arguments)
         except SystemExit as end:
