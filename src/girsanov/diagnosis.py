@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
 from jaxtyping import Float
 
 from girsanov._checks import check_whole
@@ -101,7 +100,7 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
         raise ValueError(f"the log weight of path {i} drawn from q is {logs[i]}: the drift must be finite where q goes")
     log_evidence, error, ess = _mean(logs)
     k_hat = _pareto(logs)
-    bounds = {k: float(np.mean(logsumexp(_grouped(logs, k), axis=1) - np.log(k))) for k in groups if k <= n}
+    bounds = {k: float(np.mean(np.logaddexp.reduce(_grouped(logs, k), 1) - np.log(k))) for k in groups if k <= n}
     filtered = defensive_filter(path, post.moments, filter_key)
     filter_evidence, filter_error, _ = _mean(filtered.log_evidence)
     found = Diagnosis(
