@@ -400,7 +400,7 @@ def test_expected_log_density_where_the_noise_is_narrower_than_the_state(scale, 
     wanted = w @ f, (w * xi) @ f, 0.5 * (w * (xi**2 - 1.0)) @ f
     got = EXPECTED(StudentT(scale, df), np.array([y]), BOTH[:1], np.array([mean]), np.eye(1))
     for a, b in zip(got, wanted, strict=True):
-        assert abs(float(np.squeeze(a)) - b) < TOLERANCES["narrow_noise"]
+        assert abs(float(np.squeeze(a)) - b) < TOLERANCES["nlpd"]
 
 
 DF = np.geomspace(1e-2, 1e15, 35)

@@ -26,8 +26,6 @@ TOLERANCES: dict[str, float] = {
     "converged_kink": 5e-3,
     # negative log predictive density at convergence, in nats an observation: the digits that the paper prints
     "nlpd": 1e-3,
-    # expected log density, in nats, and its gradients where noise is a hundred times narrower than the state
-    "narrow_noise": 5e-3,
     # negative log predictive density for four outputs or more, where a sample of the pieces of the integral goes on
     "nlpd_sampled": 1e-2,
     # observed order of convergence, log2 of the ratio of successive differences, against the order expected

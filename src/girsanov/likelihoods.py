@@ -22,7 +22,8 @@ from girsanov.quadrature import GaussHermite
 
 LOG_2PI = 1.8378770664093453
 _NODES = 32  # for E log p under a scalar Gaussian
-_REACH = 6.0  # standard deviations on either side, where the nodes are not Gauss–Hermite's
+_NARROW_NODES = 40  # the same for noise that may be narrower than the Gaussian
+_REACH = 6.5  # standard deviations on either side, where the nodes are not Gauss–Hermite's
 _STEPS = 64  # for moments of y
 
 
@@ -149,21 +150,16 @@ class Elementwise(Likelihood):
     def conditional(self, z: Float[Array, "*n D"]) -> tuple[Float[Array, "*n D"], Float[Array, "*n D"]]:
         """Mean and variance of y given z."""
 
-    def nodes(self, y, mean, sd) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
-        """Nodes and weights of a rule for E log p(y | mean + sd ξ) over ξ ~ N(0, 1), for every entry."""
-        xi, w = _hermite()
-        return xi[:, None] + 0.0 * sd, w[:, None] + 0.0 * sd
-
     def expected(self, y, observed, mean, V):
+        xi, w = _hermite(_NODES)
         sd = jnp.sqrt(jnp.diagonal(V))
-        xi, w = self.nodes(y, mean, sd)
-        values = jnp.where(observed, self.log_density(y, mean + sd * xi), 0.0)
+        values = jnp.where(observed, self.log_density(y, mean + sd * xi[:, None]), 0.0)
         # Gaussian weights: ∂/∂mean E = E[v ξ]/sd, ∂/∂var E = ½(E[v ξ²] − E[v])/sd². An entry whose z does not depend
         # on the state has sd = 0, and its gradients reach nothing.
         inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
-        g_mean = (w * xi * values).sum(0) * inverse_sd
-        g_var = 0.5 * (w * (xi**2 - 1.0) * values).sum(0) * inverse_sd**2
-        return (w * values).sum(), g_mean, jnp.diag(g_var)
+        g_mean = (w * xi) @ values * inverse_sd
+        g_var = 0.5 * ((w * (xi**2 - 1.0)) @ values) * inverse_sd**2
+        return (w @ values).sum(), g_mean, jnp.diag(g_var)
 
     def log_predictive(self, y, observed, mean, V):
         reading, precision = self.start(y)
@@ -204,8 +200,8 @@ class Elementwise(Likelihood):
         return jnp.where(observed, self.log_density(y, z), 0.0).sum()
 
 
-def _hermite() -> tuple[np.ndarray, np.ndarray]:
-    rule = GaussHermite(_NODES).rule(1)
+def _hermite(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rule = GaussHermite(n).rule(1)
     return rule.nodes[0], rule.weights
 
 
@@ -300,17 +296,25 @@ class StudentT(Elementwise):
         norm = half_step_of_log_gamma(0.5 * nu) - 0.5 * LOG_2PI - jnp.log(s)
         return norm - 0.5 * (nu + 1) * jnp.log1p(((y - z) / s) ** 2 / nu)
 
-    def nodes(self, y, mean, sd):
-        """Where z has a larger standard deviation than the noise, points y + a sinh(t) with a = scale·√df.
+    def expected(self, y, observed, mean, V):
+        sd = jnp.sqrt(jnp.diagonal(V))
+        xi, w = self._nodes(y, mean, sd)
+        values = w * jnp.where(observed, self.log_density(y, mean + sd * xi), 0.0)
+        inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
+        value, first, second = (jnp.einsum("nd,nd->d", values, a) for a in (jnp.ones_like(xi), xi, xi**2 - 1.0))
+        return value.sum(), first * inverse_sd, jnp.diag(0.5 * second * inverse_sd**2)
+
+    def _nodes(self, y, mean, sd) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
+        """Nodes and weights for ξ ~ N(0, 1). Where z is broader than the noise, z = y + a sinh(t), a = scale·√df.
 
         There log p = −(df + 1) log cosh(t) and a constant, smooth in t, so equal steps in t resolve both scales.
         """
-        xi, w = super().nodes(y, mean, sd)
+        xi, w = (a[:, None] for a in _hermite(_NARROW_NODES))
         a = self.scale * jnp.sqrt(jnp.asarray(self.df))
         unit = jnp.where(sd > 0.5 * a, sd, a)
         low, high = (jnp.arcsinh((mean - y + side * unit) / a) for side in (-_REACH, _REACH))
-        step = (high - low) / (_NODES - 1)
-        up = jnp.exp(low + step * jnp.arange(_NODES)[:, None])
+        step = (high - low) / (_NARROW_NODES - 1)
+        up = jnp.exp(low + step * jnp.arange(_NARROW_NODES)[:, None])
         down = 1.0 / up
         at = (y - mean) / unit + (0.5 * a / unit) * (up - down)
         weight = jnp.exp(-0.5 * at**2) * (up + down) * (step * a / unit * (0.5 / np.sqrt(2.0 * np.pi)))
