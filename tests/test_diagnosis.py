@@ -59,6 +59,7 @@ def test_an_outlier_that_q_follows(df, jump, off):
     assert abs(found.filter_evidence - exact) < ERRORS * found.filter_error
 
 
+@pytest.mark.slow
 def test_another_mode_behind_a_gap():
     """Coin flips after a long silence: a path that comes round to the next well of the sine is as good."""
     model = gv.Model(gv.Sine(0.75), 1.36, gv.GaussianState(1.8, 0.064), gv.likelihoods.Bernoulli())

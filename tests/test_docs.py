@@ -47,7 +47,15 @@ def stated_output(text: str) -> list[str]:
     return stated
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(b.info.startswith("python") for b in blocks(p))], ids=str)
+SLOW = ("baselines.md", "learning.md", "methods.md", "trust.md")  # pages whose examples run long
+RUN = [
+    pytest.param(p, marks=pytest.mark.slow) if p.name in SLOW else p
+    for p in PAGES
+    if any(b.info.startswith("python") for b in blocks(p))
+]
+
+
+@pytest.mark.parametrize("page", RUN, ids=str)
 def test_blocks_run_and_print_what_they_say(page, tmp_path, monkeypatch, capsys):
     import matplotlib.pyplot as plt
 

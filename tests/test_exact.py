@@ -187,6 +187,7 @@ def test_a_narrow_likelihood_with_heavy_tails_is_resolved():
     assert exact.error < TOLERANCES["integral"]
 
 
+@pytest.mark.slow
 def test_a_state_narrower_than_its_range_is_scored_right():
     """A node 3e-5 after a sharp start: the density there is a thousandth of the points' range."""
     model = gv.Model(gv.OrnsteinUhlenbeck(1.0), 1.0, gv.GaussianState(0.0, 1e-6), gv.likelihoods.Gaussian(1.0))
@@ -474,6 +475,7 @@ def test_a_drift_that_is_not_a_number_is_refused():
 # --- the authors' data
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_the_paper_s_ou_fold(data_dir):
     fold = load_fold(data_dir, "ou", 0)

@@ -353,6 +353,7 @@ def test_log_predictive_density_of_several_outputs(name, share):
         assert abs(got - wanted) < TOLERANCES["nlpd"], (D, got, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.6, 1.0])
 @pytest.mark.parametrize("D", [4, pytest.param(5, marks=pytest.mark.slow)])
 def test_log_predictive_density_of_many_outputs(D, share):

@@ -166,6 +166,7 @@ def test_weights_of_a_linear_model_are_constant():
     assert found.ess == pytest.approx(500.0)
 
 
+@pytest.mark.slow
 def test_corrected_evidence_of_a_nonlinear_model():
     """Within three standard errors of the exact one; importance-weighted bounds rise from the bound towards it."""
     model = gv.Model(gv.Sine(1.5, 0.3), 1.0, gv.GaussianState(0.0, 0.2), gv.likelihoods.Gaussian(0.02))
@@ -184,6 +185,7 @@ TWO_MODES = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(0.0, 0.01), 
 UNDECIDED = gv.TimeSeries([5.0], [0.0])
 
 
+@pytest.mark.slow
 def test_a_posterior_with_two_modes_is_warned_of():
     post = gv.infer(TWO_MODES, UNDECIDED, dt=0.05, span=(0.0, 5.0), progress=False)
     found = post.diagnose(key=jax.random.key(0), n=1000)

@@ -163,6 +163,7 @@ def test_check_finds_the_error_of_a_rule_of_degree_five():
     assert none.decrement < TOLERANCES["optimum"]
 
 
+@pytest.mark.slow
 def test_check_finds_nothing_for_a_linear_drift():
     _, found = checked(linear, gv.Cubature(5))
     assert abs(found.bound) < TOLERANCES["optimum"]

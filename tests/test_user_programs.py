@@ -109,7 +109,7 @@ def test_every_verb_gives_the_same_beside_programs_of_the_user():
         drawn = particle_smoother(model, series, dt=0.1, key=KEY, particles=9, samples=4, burn_in=1, guided=post)
         yield from (series.values, post.mean, post.cov, post.elbo, post.sites.natural().h, post.sample(KEY))
         yield from (*post.marginals([0.33]), *post.predict([0.33])[:2], post.nlpd(series), drawn.nlpd(series))
-        yield from (post.forecast([1.5], key=KEY, n=2), *drawn.marginals([0.33]), post.diagnose(key=KEY, n=50).k_hat)
+        yield from (post.forecast([1.5], key=KEY, n=2), *drawn.marginals([0.33]), post.diagnose(key=KEY, n=100).k_hat)
 
     jax.clear_caches()  # a program that is there already does not read the arrays' forms again
     with_programs = list(answers(users_programs))
@@ -191,6 +191,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["double well", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MODELS)[1:])])
 def test_settings_of_the_user_do_not_matter(name):
     drift, likelihood, d = MODELS[name]
@@ -200,7 +201,7 @@ def test_settings_of_the_user_do_not_matter(name):
         series = gv.simulate(model, np.linspace(0.0, 0.5, 5), key=KEY).series
         post = gv.infer(model, series, dt=0.05)
         yield from (series.values, post.elbo, post.mean, post.sample(KEY), *post.predict([0.33])[:2])
-        yield from (post.nlpd(series), post.forecast([0.6], key=KEY, n=2), post.diagnose(key=KEY, n=50).k_hat)
+        yield from (post.nlpd(series), post.forecast([0.6], key=KEY, n=2), post.diagnose(key=KEY, n=100).k_hat)
 
     under_every_setting(answers)
 

@@ -186,7 +186,7 @@ def dense_optimum(model: gv.Model, dt: float) -> float:
     return -out.fun
 
 
-@pytest.mark.parametrize("name", ["sine", "double well"])
+@pytest.mark.parametrize("name", ["sine", pytest.param("double well", marks=pytest.mark.slow)])
 def test_the_optimum_is_that_of_an_independent_optimisation(name):
     model = MODELS[name]
     post = gv.infer(model, series_of(model), 0.2, SPAN, method=gv.VDP(tolerance=1e-10), progress=False)
@@ -269,6 +269,7 @@ def test_safeguarded_from_the_prior_it_rises_to_the_same_optimum():
     assert abs(prior.elbo - data.elbo) < TOLERANCES["converged"]
 
 
+@pytest.mark.slow
 def test_a_posterior_like_any_other(tmp_path):
     model = MODELS["van der Pol"]
     series = series_of(model)

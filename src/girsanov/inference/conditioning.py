@@ -22,6 +22,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 # far less: a mean, which is off by its own share only, may have more.
 _LARGE = {"variances": 1e-5, "means": 1e-4, "bound": 1e-5}
 _NOTICEABLE = 1e-9  # the same for a run that did not converge
+_TOO_FEW_DIGITS = 1e-6  # standard deviations by which a state may be rounded
 _TOO_LARGE = 1e-3  # above, a result that nothing else can replace is not called converged
 
 
@@ -76,6 +77,18 @@ def flagged(problem: Problem, result: Run) -> Run:
     if result.status is Status.BAD_START or rounding_loss(problem, result).worst <= _TOO_LARGE:
         return result
     return ill_conditioned(problem, result, "gv.CVIDP() in discrete time and without rho resolves more")
+
+
+def only_rounding_is_left(result: Run) -> bool:
+    """Whether a careful run that did not converge ended for want of digits.
+
+    It did where nothing more could be gained, and where the state itself, at its level, has too few digits for its own
+    standard deviation: then derivatives of the drift are differences of rounding errors.
+    """
+    if result.status is Status.MAX_ITERATIONS:
+        m, S = np.asarray(result.moments.m), np.asarray(result.moments.S)
+        return bool(EPSILON * (np.abs(m) / np.sqrt(np.einsum("iim->im", S))).max() > _TOO_FEW_DIGITS)
+    return result.status is Status.STALLED
 
 
 def explained(problem: Problem, result: Run) -> Run:

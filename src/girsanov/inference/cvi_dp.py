@@ -8,7 +8,7 @@ import numpy as np
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import ENGINES, Engine
 from girsanov.inference.careful import Careful, Path, as_chain
-from girsanov.inference.conditioning import explained, flagged, ill_conditioned, rounding_loss
+from girsanov.inference.conditioning import explained, flagged, ill_conditioned, only_rounding_is_left, rounding_loss
 from girsanov.inference.conjugate import Conjugate
 from girsanov.inference.continuous import Continuous, ContinuousSites, at_all_nodes
 from girsanov.inference.levels import coarser_grids, make_problem, prolong
@@ -107,7 +107,7 @@ class CVIDP(Method):
         if result.status is Status.BAD_START:
             return result
         result = as_chain(problem, result)
-        return ill_conditioned(problem, result) if result.status is Status.STALLED else result
+        return ill_conditioned(problem, result) if only_rounding_is_left(result) else result
 
     def next_start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
         if result.root is not None:
