@@ -7,6 +7,7 @@ alone. `python -m fuzz.verdicts --cases 500 --seed 1` prints how often the verdi
 
 import argparse
 import dataclasses
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -163,6 +164,16 @@ def _log_density(likelihood, y: float, z: np.ndarray) -> np.ndarray:
     return -np.logaddexp(0.0, np.where(y > 0.5, -z, z))
 
 
+def _noise(case: Case) -> tuple[float, np.ndarray]:
+    """The narrowest likelihood's width in units of the state, and states that the data point to."""
+    name, numbers = case.likelihood
+    if name == "Gaussian":
+        return float(np.sqrt(numbers[0])), case.values
+    if name == "StudentT":
+        return numbers[0], case.values
+    return float(1.0 / np.sqrt(1.0 + case.values.max())), np.zeros(1)
+
+
 def _filter(case: Case, resolution: float) -> float:
     """Trapezoidal sums on equal spacings: with two points or more to a standard deviation they are exact to rounding.
 
@@ -170,11 +181,9 @@ def _filter(case: Case, resolution: float) -> float:
     """
     m0, P0 = case.initial
     Q, gaps = case.diffusion, np.diff(case.times)
-    name, numbers = case.likelihood
-    width = {"Gaussian": lambda: np.sqrt(numbers[0]), "StudentT": lambda: numbers[0]}.get(name, lambda: 0.1)()
+    width, seen = _noise(case)
     at = dict(zip(case.node.tolist(), case.values, strict=True))
-    seen = case.values if name in ("Gaussian", "StudentT") else np.zeros(1)
-    reach = 4.0 + 2.0 * np.sqrt(Q * case.times[-1])
+    reach = 6.0 + 4.0 * np.sqrt(Q * case.times[-1])
     least, most = min(m0, *seen) - reach, max(m0, *seen) + reach
     low, high = least, most
     beside = np.minimum(np.append(gaps, np.inf), np.insert(gaps, 0, np.inf))  # the shorter of the gaps beside a node
@@ -266,6 +275,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    warnings.filterwarnings("ignore", message="the step of")  # the truth is that of the same steps
     results = run(given.cases, given.seed)
     for r in results:
         if r["outcome"] == "wrong":
