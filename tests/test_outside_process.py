@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def interrupt(data: Path, out: Path, moment: float) -> tuple[int, str]:
     """Exit code and standard error of `girsanov learn`, interrupted this many seconds after it began to import."""
     command = [sys.executable, "-c", HEARING, "learn", str(data), *MODEL, "--dt", "0.01", "--out", str(out)]
     command += ["--trainable", "drift", "--trainable", "likelihood"]
-    while True:
+    for _ in range(8):
         process = subprocess.Popen(
             command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )
@@ -67,14 +68,15 @@ def interrupt(data: Path, out: Path, moment: float) -> tuple[int, str]:
                 assert time.monotonic() < end and process.poll() is None
                 time.sleep(0.001)
             time.sleep(moment)
-            over = process.poll() is not None
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-        if not over:
+        if process.returncode != 0:
             return process.returncode, said
-        moment /= 2.0  # it was quicker than that: earlier, then
+        shutil.rmtree(out, ignore_errors=True)
+        moment /= 2.0  # it was quicker than that: earlier, then, and without what it wrote
+    raise AssertionError("the command ends before it can be interrupted, or does not hear")
 
 
 def check_interrupts(data: Path, folder: Path, moments: list[float]) -> None:
