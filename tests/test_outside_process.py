@@ -72,7 +72,7 @@ def interrupt(data: Path, out: Path, moment: float) -> tuple[int, str]:
             _, said = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-        if process.returncode != 0:
+        if process.returncode not in (0, 3):  # its own ends, done or not converged
             return process.returncode, said
         shutil.rmtree(out, ignore_errors=True)
         moment /= 2.0  # it was quicker than that: earlier, then, and without what it wrote
