@@ -65,6 +65,8 @@ CASES = {
     "dt is negative": (lambda: infer(dt=-0.1), r"dt must be positive and finite, got -0\.1"),
     "dt is NaN": (lambda: infer(dt=NAN), r"dt must be positive and finite, got nan"),
     "dt is infinite": (lambda: infer(dt=INF), r"dt must be positive and finite, got inf"),
+    "dt is a list": (lambda: infer(dt=[0.1]), r"dt must be positive and finite, got \[0\.1\]"),
+    "dt is text": (lambda: infer(dt="0.1"), r"dt must be positive and finite, got '0\.1'"),
     "dt longer than the span": (lambda: infer(dt=0.8), r"dt = 0\.8 is longer than the span 0\.7 from 0\.2 to 0\.9"),
     "dt longer than a given span": (lambda: infer(dt=3.0, span=(0.0, 2.0)), r"dt = 3 is longer than the span 2"),
     "no dt and no grid": (lambda: infer(dt=None), r"either dt=.*or grid="),
@@ -249,6 +251,10 @@ CASES = {
     "simulate from too late": (
         lambda: gv.simulate(MODEL, [1.0], key=jax.random.key(0), start=2.0),
         r"start = 2 comes after.*1",
+    ),
+    "simulate from a list": (
+        lambda: gv.simulate(MODEL, [1.0], key=jax.random.key(0), start=[0.0]),
+        r"start must be one finite number, got \[0\.0\]",
     ),
     "simulate with no step": (
         lambda: gv.simulate(MODEL, [1.0, 2.0], key=jax.random.key(0), dt=0.0),

@@ -320,3 +320,16 @@ def test_a_derivative_that_is_not_finite_is_an_error():
     model = gv.Model(Cusp(np.array(0.0)), 1.0, dim=1)
     with pytest.raises(ValueError, match=r"derivative in drift\.power"):
         gv.learn(model, gv.TimeSeries([0.0, 1.0, 2.0], [0.1, 0.3, 0.2]), dt=0.5, trainable="drift")
+
+
+def test_a_run_cut_short_is_not_done_again_with_care():
+    """Stopped by max_iterations while it still gains: rounding, though noticeable, does not explain that."""
+    times = np.linspace(0.0, 5.0, 21)
+    start, noise = gv.GaussianState(1.0, 0.1), gv.likelihoods.Gaussian(0.01)
+    model = gv.Model(gv.DoubleWell(), diffusion=0.01, initial=start, likelihood=noise)
+    post = gv.infer(
+        model, gv.TimeSeries(times, np.cos(times)), dt=1e-3, method=gv.CVIDP(coarse_to_fine=False), max_iterations=1
+    )
+    assert post.status == "max_iterations"
+    assert post.exact_transitions is None
+    assert len(post.history) == 2

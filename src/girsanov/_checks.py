@@ -13,17 +13,17 @@ _EXACT = 2**53  # up to here every whole number is a float64
 def check_whole(least: int = 1, **values: Any) -> None:
     """Whole numbers that are not below `least`."""
     for name, value in values.items():
-        if not (_is_finite(value) and int(value) == value and value >= least):
+        if not (is_finite(value) and int(value) == value and value >= least):
             raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
 
 
 def check_positive(**values: Any) -> None:
     for name, value in values.items():
-        if not (_is_finite(value) and value > 0):
+        if not (is_finite(value) and value > 0):
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
     """Whether this is one finite real number."""
     if isinstance(value, str | bytes) or np.ndim(value) or np.iscomplexobj(value):
         return False

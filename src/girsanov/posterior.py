@@ -125,9 +125,9 @@ class Posterior(PathEstimate):
             raise ValueError(f"forecast times must increase and start at or after the horizon's end {end:g}, got {t!r}")
         if dt is None and len(self.times) == 1:
             raise ValueError("the grid has a single node: give forecast a step dt=")
-        step = float(np.median(np.diff(self.times))) if dt is None else float(dt)
+        step = float(np.median(np.diff(self.times))) if dt is None else dt
         check_draws(key, n, step)
-        paths = euler_paths(self.model, t, key=key, n=n, dt=step, start=(end, self.mean[-1], self.cov[-1]))
+        paths = euler_paths(self.model, t, key=key, n=n, dt=float(step), start=(end, self.mean[-1], self.cov[-1]))
         if not np.isfinite(paths).all():
             i = int(np.argmin(np.isfinite(paths).all((0, 2))))
             raise ValueError(f"simulated paths are not finite from time {t[i]:g} on: take a smaller dt than {step:g}")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov._checks import as_floats, check_positive, check_whole, shown
+from girsanov._checks import as_floats, check_positive, check_whole, is_finite, shown
 from girsanov._compile import compiled
 from girsanov._precision import float64
 from girsanov.model import Model
@@ -35,9 +35,11 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
     if t.ndim != 1 or len(t) == 0:
         raise ValueError(f"times must have shape (n,) with n ≥ 1, got {t.shape}")
     TimeSeries(t, np.zeros(len(t)))  # the same checks as for a series
+    if start is not None and not is_finite(start):
+        raise ValueError(f"start must be one finite number, got {start!r}")
     t0 = float(t[0]) if start is None else float(start)
-    if not np.isfinite(t0) or t0 > t[0]:
-        raise ValueError(f"start = {shown(t0)} comes after the first time {shown(t[0])} or is not finite")
+    if t0 > t[0]:
+        raise ValueError(f"start = {shown(t0)} comes after the first time {shown(t[0])}")
     initial = _initial(model)
     least = 1 if dt is not None else _STEPS
     dt = _default_step(model, np.diff(t, prepend=t0), t0, *initial) if dt is None else dt

@@ -21,7 +21,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 # Above these the careful algorithm takes over. The sums are what happens at the worst, and errors of many signs come to
 # far less: a mean, which is off by its own share only, may have more.
 _LARGE = {"variances": 1e-5, "means": 1e-4, "bound": 1e-5}
-_NOTICEABLE = 1e-9  # the same for a run that did not converge
+_NOTICEABLE = 1e-9  # the same for a run that found no way on
 _TOO_FEW_DIGITS = 1e-6  # standard deviations by which a state may be rounded
 _TOO_LARGE = 1e-3  # above, a result that nothing else can replace is not called converged
 
@@ -37,8 +37,9 @@ class Loss(NamedTuple):
     def worst(self) -> float:
         return max(self)
 
-    def asks_for_care(self, converged: bool) -> bool:
-        if not converged:
+    def asks_for_care(self, status: Status) -> bool:
+        """Whether rounding may explain the result. A run that was cut short while it still gained explains itself."""
+        if status not in (Status.CONVERGED, Status.MAX_ITERATIONS):
             return not self.worst <= _NOTICEABLE
         return not all(value <= _LARGE[name] for name, value in self._asdict().items())
 

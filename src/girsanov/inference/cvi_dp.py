@@ -98,7 +98,7 @@ class CVIDP(Method):
         """The result itself where rounding left it alone, or that of the careful algorithm."""
         if self.rho is not None:
             return flagged(problem, result)
-        if not rounding_loss(problem, result).asks_for_care(result.status is Status.CONVERGED):
+        if not rounding_loss(problem, result).asks_for_care(result.status):
             return result
         return self._careful(problem, None, progress, **limits)
 

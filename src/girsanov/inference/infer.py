@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from girsanov._checks import check_positive
 from girsanov._compile import compiled
 from girsanov._precision import float64, to_numpy
 from girsanov.chain.moments import Moments
@@ -128,6 +129,7 @@ def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Gri
     if (dt is None) == (grid is None):
         raise ValueError("give either dt= (the step of the time grid) or grid= (its times)")
     if grid is None:
+        check_positive(dt=dt)
         return regular_grid(series, float(dt), span)  # pyright: ignore[reportArgumentType]
     if span is not None:
         raise ValueError("span= goes with dt=; a grid= has its own first and last time")
