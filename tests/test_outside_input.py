@@ -202,7 +202,7 @@ BAD = {
     ),
     "start is not a number": (
         lambda: gv.simulate(model(), [0.0, 1.0], key=jax.random.key(0), start=np.nan),
-        "start = nan .* not finite",
+        "start must be one finite number, got nan",
     ),
     "dt is text": (
         lambda: grid_with(gv.TimeSeries([0.0], [1.0]), "0.1", None, None),
