@@ -19,9 +19,9 @@ from rich.table import Table
 
 import girsanov as gv
 from girsanov.baselines import exact_smoother
-from girsanov.experiments.data import PROCESSES, Fold, inference_model, load_fold
-from girsanov.experiments.settings import experiment
-from girsanov.experiments.tasks import stated_omega
+from girsanov.paper.data import PROCESSES, Fold, inference_model, load_fold
+from girsanov.paper.settings import experiment
+from girsanov.paper.tasks import stated_omega
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 

@@ -20,9 +20,9 @@ from rich.table import Table
 from scipy.stats import binom
 
 import girsanov as gv
-from girsanov._precision import float64
-from girsanov.drifts import Drift
+from girsanov._core.precision import float64
 from girsanov.learning.parameters import constrained_entries, entries, make_spec, to_vector
+from girsanov.model.drifts import Drift
 
 _Z = 1.959963984540054
 _OFF = 1.5  # factor between the start of learning and the truth, diffusion and noise variance included

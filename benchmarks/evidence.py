@@ -18,7 +18,7 @@ from rich.table import Table
 
 import girsanov as gv
 from girsanov.baselines import annealed_importance_sampling, exact_smoother, neural_sde
-from girsanov.experiments.data import inference_model, load_fold
+from girsanov.paper.data import inference_model, load_fold
 
 
 def annealing_table(options: argparse.Namespace) -> Table:

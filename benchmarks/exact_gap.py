@@ -18,7 +18,7 @@ from rich.table import Table
 
 import girsanov as gv
 from girsanov.baselines import exact_smoother
-from girsanov.experiments.data import FOLDS, PROCESSES, Fold, inference_model, load_fold
+from girsanov.paper.data import FOLDS, PROCESSES, Fold, inference_model, load_fold
 
 SCALAR = tuple(p for p in PROCESSES if p != "van_der_pol")
 COLUMNS = (

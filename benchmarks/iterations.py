@@ -14,10 +14,10 @@ import numpy as np
 import girsanov as gv
 from benchmarks.measure import Figure
 from benchmarks.problems import load_or_simulate
-from girsanov.experiments.data import Fold, inference_model
-from girsanov.grid import Grid, regular_grid
+from girsanov.data.grid import Grid, regular_grid
 from girsanov.inference.levels import coarser_grids
-from girsanov.posterior import History
+from girsanov.paper.data import Fold, inference_model
+from girsanov.result.posterior import History
 
 _PROCESSES = ("double_well", "van_der_pol")
 _STEPS = (0.01, 0.001)

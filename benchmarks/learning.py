@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 import girsanov as gv
-from girsanov.drifts import Drift
-from girsanov.experiments.data import Fold, inference_model, load_fold
+from girsanov.model.drifts import Drift
+from girsanov.paper.data import Fold, inference_model, load_fold
 
 OBJECTIVES = ("modified", "standard", "profile")
 _ARRIVED = 1e-3  # nats below the best bound that any objective reached

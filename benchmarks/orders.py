@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import girsanov as gv
-from girsanov.experiments.data import Fold, inference_model, load_fold
-from girsanov.sites import Time
+from girsanov.model.sites import Time
+from girsanov.paper.data import Fold, inference_model, load_fold
 
 STEPS = (0.04, 0.02, 0.01, 0.005)
 FINE = (0.0025, 0.00125)

@@ -9,12 +9,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from girsanov.experiments import tasks
-from girsanov.experiments.data import FOLDS, load_fold
-from girsanov.experiments.explain import explain
-from girsanov.experiments.plan import STEPS
-from girsanov.experiments.settings import PROCESSES, printed
-from girsanov.experiments.tables import make_cell
+from girsanov.paper import tasks
+from girsanov.paper.data import FOLDS, load_fold
+from girsanov.paper.explain import explain
+from girsanov.paper.plan import STEPS
+from girsanov.paper.settings import PROCESSES, printed
+from girsanov.paper.tables import make_cell
 
 _COLUMNS = ("process", "dt", "NLPD", "paper", "apart", "in its sd", "ELBO", "iterations (most)", "seconds", "ended")
 _LEFT = ("process", "iteration", "ended", "learnt (mean)")

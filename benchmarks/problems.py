@@ -6,15 +6,15 @@ import jax
 import numpy as np
 
 import girsanov as gv
-from girsanov._compile import compiled
-from girsanov._precision import float64
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64
 from girsanov.chain.conversion import linear_chain
 from girsanov.chain.natural import NaturalChain
-from girsanov.experiments.data import FOLDS, Fold, inference_model, load_fold
-from girsanov.grid import given_grid
+from girsanov.data.grid import given_grid
 from girsanov.inference.levels import make_problem
 from girsanov.inference.objective import Problem, compose, starting_sites
-from girsanov.quadrature import default_quadrature
+from girsanov.model.quadrature import default_quadrature
+from girsanov.paper.data import FOLDS, Fold, inference_model, load_fold
 
 # Noise, horizon and number of observations of the authors' data sets; every fifth observation is held out.
 _SETTINGS = {"double_well": (0.01, 20.0, 40), "van_der_pol": (0.1, 5.0, 50)}

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from girsanov._compile import compiled
+from girsanov._core.compile import compiled
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth, tangent
 from girsanov.inference.loop import evaluate_trial

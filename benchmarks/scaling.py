@@ -10,7 +10,7 @@ import girsanov as gv
 from benchmarks import programs
 from benchmarks.measure import Figure, fresh_process, interleaved
 from benchmarks.problems import long_series, paper_model, update_problem
-from girsanov._precision import float64
+from girsanov._core.precision import float64
 
 _SIZES = (2_001, 20_001, 200_001)
 _LARGE = 1_000_001

@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.measure import Figure, interleaved
 from benchmarks.problems import random_chain
-from girsanov._compile import compiled
-from girsanov._precision import float64
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import ENGINES, smooth
 

@@ -21,9 +21,9 @@ from rich.table import Table
 import girsanov as gv
 from girsanov.baselines import particle_smoother
 from girsanov.evaluation import sweep
-from girsanov.experiments.data import inference_model, load_fold
-from girsanov.experiments.plan import PARTICLES, synthetic_tasks
-from girsanov.experiments.settings import PROCESSES, printed
+from girsanov.paper.data import inference_model, load_fold
+from girsanov.paper.plan import PARTICLES, synthetic_tasks
+from girsanov.paper.settings import PROCESSES, printed
 
 VDP_SAMPLES = 4000  # draws for van der Pol, whose particles mix more slowly
 ROWS = ["particles", "exact", "gp_regression"]

@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks import programs
 from benchmarks.measure import Figure, interleaved
 from benchmarks.problems import simulated_series, update_problem
-from girsanov._precision import float64
+from girsanov._core.precision import float64
 
 _NODES = 20_001
 _TARGETS = {"double_well": 4.0, "van_der_pol": 6.0}

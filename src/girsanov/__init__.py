@@ -2,9 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from girsanov import likelihoods
+
 # The command's Ctrl-C comes first: the imports after it take seconds.
-from girsanov import _interrupt, likelihoods  # noqa: F401
-from girsanov.drifts import (
+from girsanov._core import interrupt  # noqa: F401
+from girsanov.data.series import TimeSeries
+from girsanov.inference.cvi_dp import CVIDP
+from girsanov.inference.vdp import VDP
+from girsanov.model.drifts import (
     MLP,
     Benes,
     DoubleWell,
@@ -14,16 +19,13 @@ from girsanov.drifts import (
     SquareRoot,
     VanDerPol,
 )
-from girsanov.fit import Fit
-from girsanov.inference.cvi_dp import CVIDP
-from girsanov.inference.infer import infer
-from girsanov.inference.vdp import VDP
-from girsanov.model import GaussianState, Model
-from girsanov.posterior import Posterior
-from girsanov.quadrature import Cubature, GaussHermite, MonteCarlo
-from girsanov.series import TimeSeries
-from girsanov.simulate import simulate
-from girsanov.storage import load
+from girsanov.model.model import GaussianState, Model
+from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
+from girsanov.model.simulate import simulate
+from girsanov.result.fit import Fit
+from girsanov.result.infer import infer
+from girsanov.result.posterior import Posterior
+from girsanov.result.storage import load
 
 if TYPE_CHECKING:
     from girsanov import baselines

@@ -5,7 +5,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from girsanov.estimate import PathEstimate
+from girsanov.model.estimate import PathEstimate
 
 _COLOUR = "#1f5fa8"
 

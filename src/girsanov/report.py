@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from girsanov import _interrupt
-from girsanov._versions import versions
+from girsanov._core import interrupt
+from girsanov._core.versions import versions
 
 SCHEMA = 1
 
@@ -41,7 +41,7 @@ def write_result(
     temporary = folder / ".result.json.tmp"
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
-    _interrupt.note(f"the run was over: {folder} is complete")
+    interrupt.note(f"the run was over: {folder} is complete")
     return path
 
 

@@ -15,18 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov._checks import check_whole
-from girsanov._compile import compiled
-from girsanov._precision import float64
+from girsanov._core.checks import check_whole
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64
+from girsanov._core.progress import reporter
 from girsanov.baselines.particle_filter import conditional_sweep
 from girsanov.baselines.particle_smoother import ParticlePosterior, draw, resampling_nodes
 from girsanov.baselines.proposals import Bootstrap
-from girsanov.grid import grid_with
-from girsanov.model import Model, check_inputs
-from girsanov.path_model import PathModel, path_model
-from girsanov.progress import reporter
-from girsanov.series import TimeSeries
-from girsanov.simulate import check_draws
+from girsanov.data.grid import grid_with
+from girsanov.data.series import TimeSeries
+from girsanov.model.model import Model, check_inputs
+from girsanov.model.path_model import PathModel, path_model
+from girsanov.model.simulate import check_draws
 
 _CHUNK = 10  # steps of the ladder between two looks of the host
 

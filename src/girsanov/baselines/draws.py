@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov._compile import compiled
-from girsanov._precision import float64
-from girsanov.estimate import Marginals, PathEstimate
-from girsanov.grid import locate
-from girsanov.model import Model
-from girsanov.series import TimeSeries
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64
+from girsanov.data.grid import locate
+from girsanov.data.series import TimeSeries
+from girsanov.model.estimate import Marginals, PathEstimate
+from girsanov.model.model import Model
 
 
 class DrawnPaths(PathEstimate):

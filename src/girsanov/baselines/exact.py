@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from girsanov._precision import float64
+from girsanov._core.precision import float64
 from girsanov.baselines.line import confine, factors, first_range, initial, kernel, ranges, resolution, solve
-from girsanov.estimate import Marginals, PathEstimate
-from girsanov.grid import grid_with, locate
-from girsanov.model import Model, check_inputs
-from girsanov.series import TimeSeries
+from girsanov.data.grid import grid_with, locate
+from girsanov.data.series import TimeSeries
+from girsanov.model.estimate import Marginals, PathEstimate
+from girsanov.model.model import Model, check_inputs
 
 _EDGE = 1e-12  # share of the largest density that the ends of a range may have
 _MAX_WIDENINGS = 12

@@ -22,15 +22,15 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
-from girsanov._compile import compiled
-from girsanov._precision import float64, parameter, to_numpy
-from girsanov._types import Array
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64, parameter, to_numpy
+from girsanov._core.types import Array
 from girsanov.baselines.kernels import Kernel, StateSpace, check_kernel, check_positive
 from girsanov.chain.blocks import matmul, matvec, outer, transpose
-from girsanov.estimate import Marginals, PathEstimate
-from girsanov.likelihoods import LOG_2PI, Gaussian
-from girsanov.model import Model
-from girsanov.series import TimeSeries
+from girsanov.data.series import TimeSeries
+from girsanov.model.estimate import Marginals, PathEstimate
+from girsanov.model.likelihoods import LOG_2PI, Gaussian
+from girsanov.model.model import Model
 
 _ROUNDING = 1e-6  # of the largest prior variance: how far below zero rounding may take a variance
 _PENALTY = 1e12  # in place of a value that is not finite: the line search steps back from it

@@ -15,8 +15,8 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 from jaxtyping import Float
 
-from girsanov._precision import parameter
-from girsanov._types import Array
+from girsanov._core.precision import parameter
+from girsanov._core.types import Array
 
 
 class StateSpace(NamedTuple):

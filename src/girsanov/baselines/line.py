@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from girsanov._compile import compiled
-from girsanov._types import Array
-from girsanov.grid import Grid
-from girsanov.model import Model
-from girsanov.series import TimeSeries
+from girsanov._core.compile import compiled
+from girsanov._core.types import Array
+from girsanov.data.grid import Grid
+from girsanov.data.series import TimeSeries
+from girsanov.model.model import Model
 
 _SPACING = 0.5  # in standard deviations of the narrowest factor
 _CONFINED = 45.0  # nats below its maximum at which a factor is taken to vanish

@@ -18,17 +18,17 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int
 
-from girsanov._checks import check_positive, check_whole
-from girsanov._compile import compiled
-from girsanov._precision import float64, to_numpy
-from girsanov._types import Array
+from girsanov._core.checks import check_positive, check_whole
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64, to_numpy
+from girsanov._core.progress import reporter
+from girsanov._core.types import Array
 from girsanov.baselines.draws import DrawnPaths
-from girsanov.grid import Grid, grid_with
-from girsanov.model import Model, check_inputs
-from girsanov.path_model import PathModel, path_model
-from girsanov.progress import reporter
-from girsanov.series import TimeSeries
-from girsanov.simulate import check_draws
+from girsanov.data.grid import Grid, grid_with
+from girsanov.data.series import TimeSeries
+from girsanov.model.model import Model, check_inputs
+from girsanov.model.path_model import PathModel, path_model
+from girsanov.model.simulate import check_draws
 
 _CHUNK = 10  # iterations between two looks of the host
 _BATCH = 100  # final paths at a time

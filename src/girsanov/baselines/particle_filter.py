@@ -13,9 +13,9 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array as JaxArray
 from jaxtyping import Bool, Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.baselines.proposals import Proposal
-from girsanov.path_model import PathModel
+from girsanov.model.path_model import PathModel
 
 
 class Filtered(NamedTuple):

@@ -7,19 +7,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from girsanov._checks import check_whole
-from girsanov._compile import compiled
-from girsanov._precision import float64
+from girsanov._core.checks import check_whole
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64
+from girsanov._core.progress import reporter
 from girsanov.baselines.draws import DrawnPaths
 from girsanov.baselines.particle_filter import conditional_sweep, particle_filter
 from girsanov.baselines.proposals import Bootstrap, Guided, Proposal, guide
-from girsanov.grid import Grid, grid_with
-from girsanov.model import Model, check_inputs
-from girsanov.path_model import PathModel, path_model
-from girsanov.posterior import Posterior
-from girsanov.progress import reporter
-from girsanov.series import TimeSeries
-from girsanov.simulate import check_draws
+from girsanov.data.grid import Grid, grid_with
+from girsanov.data.series import TimeSeries
+from girsanov.model.model import Model, check_inputs
+from girsanov.model.path_model import PathModel, path_model
+from girsanov.model.simulate import check_draws
+from girsanov.result.posterior import Posterior
 
 _CHUNK = 20  # sweeps between two looks of the host
 _DISAGREE = 1.1  # R̂ from which on the draws are not to be used

@@ -12,12 +12,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._precision import own
-from girsanov._types import Array
+from girsanov._core.precision import own
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
-from girsanov.path_model import PathModel, log_normal
-from girsanov.posterior import Posterior
+from girsanov.model.path_model import PathModel, log_normal
+from girsanov.result.posterior import Posterior
 
 
 class Proposal(eqx.Module):

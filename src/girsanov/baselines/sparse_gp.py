@@ -16,14 +16,14 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Bool, Float
 
-from girsanov._compile import compiled
-from girsanov._precision import float64
-from girsanov._types import Array
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64
+from girsanov._core.types import Array
 from girsanov.baselines.gp import GPEstimate, check_problem, check_times, covariances, maximise, observation_model
 from girsanov.baselines.kernels import Constant, Kernel, Linear, Matern12, Matern32
-from girsanov.estimate import Marginals
-from girsanov.likelihoods import LOG_2PI
-from girsanov.series import TimeSeries
+from girsanov.data.series import TimeSeries
+from girsanov.model.estimate import Marginals
+from girsanov.model.likelihoods import LOG_2PI
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

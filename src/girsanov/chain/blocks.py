@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 
 # Up to this size the inverse is written out entry by entry (fused to one loop over the lanes); above it, each
 # elimination step is one rank-one update of the whole block, so that the program does not grow with d³.

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.moments import Moments

@@ -2,7 +2,7 @@
 
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.moments import expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth

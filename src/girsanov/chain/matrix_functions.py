@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.blocks import eye_like, matmul, matvec, symmetrise, transpose
 
 _SHORT = 1 / 16  # norm of A times the step that the series below sum to machine precision

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, symmetrise, transpose
 from girsanov.chain.matrix_functions import Transition

@@ -3,7 +3,7 @@
 import equinox as eqx
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 
 

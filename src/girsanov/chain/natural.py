@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.moments import ExpectationChain
 
 

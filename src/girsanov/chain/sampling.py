@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.transitions import Transitions
 
 

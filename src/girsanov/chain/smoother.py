@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from girsanov._compile import small_loops_are_functions
-from girsanov._types import Array
+from girsanov._core.compile import small_loops_are_functions
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.moments import ExpectationChain, Moments, expectations

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Bool, Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 
 
 class Step(eqx.Module):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.blocks import cholesky, inverse, inverse_lower, matmul, symmetrise, transpose
 from girsanov.chain.natural import NaturalChain
 

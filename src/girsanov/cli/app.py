@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from girsanov import _interrupt, report
+from girsanov import report
+from girsanov._core import interrupt
 
 BAD_INPUT, NOT_CONVERGED = 2, 3
 app = typer.Typer(
@@ -27,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command `girsanov`; without arguments, the process is the command's own."""
     if arguments is not None:
         sys.exit(_run(arguments))
-    _interrupt.install()
-    _interrupt.leave(_run(None))
+    interrupt.install()
+    interrupt.leave(_run(None))
 
 
 def _run(arguments: Sequence[str] | None) -> int:

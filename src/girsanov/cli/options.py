@@ -49,7 +49,7 @@ def random_times(rng: np.random.Generator, span: tuple[float, float], n: int) ->
 
 def drift_kinds() -> dict[str, type]:
     """The library's drifts by their names in snake case; a network's weights are no option of a command."""
-    from girsanov.drifts import DRIFTS
+    from girsanov.model.drifts import DRIFTS
 
     kinds = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in DRIFTS}
     return {name: kind for name, kind in kinds.items() if "key" not in inspect.signature(kind).parameters}

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from girsanov import _interrupt, report
+from girsanov import report
+from girsanov._core import interrupt
 from girsanov.cli.app import NOT_CONVERGED, say_line
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def begin(out: Path) -> None:
     """The folder, no longer a finished run: `result.json` is the last file that a command writes."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "result.json").unlink(missing_ok=True)
-    _interrupt.note(f"{out} was being written: without result.json it is not a finished run")
+    interrupt.note(f"{out} was being written: without result.json it is not a finished run")
 
 
 def not_converged(messages: dict[str, str]) -> None:

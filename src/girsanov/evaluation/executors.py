@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from girsanov import _interrupt
+from girsanov._core import interrupt
 
 Calls = Mapping[str, tuple]
 
@@ -84,7 +84,7 @@ def _one_pool(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[
     limits = thread_limits(max(1, cpu_count() // workers))
     parent = os.getpid()
     pool = ProcessPoolExecutor(min(workers, len(calls)), env=limits, initializer=_follow, initargs=(parent,))
-    with _interrupt.stopping(lambda: _kill(pool)):
+    with interrupt.stopping(lambda: _kill(pool)):
         try:
             with _deaf_children():
                 futures: dict[Any, str] = {

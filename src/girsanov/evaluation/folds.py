@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from girsanov.grid import rounding
-from girsanov.series import TimeSeries
+from girsanov.data.grid import rounding
+from girsanov.data.series import TimeSeries
 
 
 class Split(NamedTuple):

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from girsanov._core.progress import reporter
 from girsanov.evaluation import executors
 from girsanov.evaluation.executors import Calls, Lost
 from girsanov.evaluation.tasks import (
@@ -19,7 +20,6 @@ from girsanov.evaluation.tasks import (
     run_task,
     write_result,
 )
-from girsanov.progress import reporter
 
 
 def sweep(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from girsanov._versions import versions as versions_now
+from girsanov._core.versions import versions as versions_now
 
 SCHEMA = 1
 

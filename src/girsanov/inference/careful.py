@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from girsanov._precision import to_numpy
-from girsanov._types import Array
+from girsanov._core.precision import to_numpy
+from girsanov._core.types import Array
 from girsanov.chain.conversion import from_roots
 from girsanov.chain.smoother import Engine
 from girsanov.chain.square_root import NodeSites, RootChain, Step, divergence, solve
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, Run, rounding, select, settle
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
-from girsanov.sites import DataSites, DenseSites, Linearisation, Sites
+from girsanov.model.sites import DataSites, DenseSites, Linearisation, Sites
 
 _GROWTH, _SHRINKAGE = 2.0, 0.5
 _SMALLEST = 1e-6  # a step below this has stalled

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, tangent
 from girsanov.inference.loop import (

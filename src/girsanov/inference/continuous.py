@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.conversion import linear_chain
@@ -30,7 +30,7 @@ from girsanov.inference.expectations import NodeSums, at_nodes, evaluate_drift, 
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, blank_carry, blank_sites, select, settle
 from girsanov.inference.objective import Problem, data_expectations, starting_sites
 from girsanov.inference.status import Status
-from girsanov.sites import LEFT, RIGHT, DataSites, DenseSites, Linearisation
+from girsanov.model.sites import LEFT, RIGHT, DataSites, DenseSites, Linearisation
 
 # A safeguarded step that moves q outwards, as measured by the decrement, is made smaller; one that moves it far
 # outwards, or out of the densities, is taken back.

@@ -17,8 +17,8 @@ from girsanov.inference.method import Method, Start, check_limits, reject_unknow
 from girsanov.inference.mirror import Mirror
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
-from girsanov.quadrature import Quadrature
-from girsanov.sites import Sites, Time
+from girsanov.model.quadrature import Quadrature
+from girsanov.model.sites import Sites, Time
 
 _COARSE_TOLERANCE = 1e-3
 _COARSE_ITERATIONS = 100

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.moments import Moments
@@ -25,7 +25,7 @@ from girsanov.inference.loop import Algorithm, Carry, Limits, Record, rounding, 
 from girsanov.inference.objective import LOG_2PI, Problem, compose, data_expectations, initial_term, starting_sites
 from girsanov.inference.schemes import Scheme, Slopes
 from girsanov.inference.status import Status
-from girsanov.sites import Linearisation
+from girsanov.model.sites import Linearisation
 
 _GROWTH, _SHRINKAGE = 1.1, 0.5
 _SMALLEST = 1e-8  # a safeguarded step below this has stalled

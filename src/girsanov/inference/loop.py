@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from girsanov._compile import compiled
-from girsanov._types import Array
+from girsanov._core.compile import compiled
+from girsanov._core.types import Array
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Engine, smooth
 from girsanov.inference.objective import Problem, compose, evaluate, starting_sites
 from girsanov.inference.status import Status
-from girsanov.sites import DataSites, DenseSites, Linearisation, Sites
+from girsanov.model.sites import DataSites, DenseSites, Linearisation, Sites
 
 _CHUNK = 4096  # passes between two looks of the host, at the most
 _CHUNK_SECONDS = 1.0

@@ -7,16 +7,16 @@ from typing import Any
 
 import equinox as eqx
 
-from girsanov._checks import check_positive, check_whole
+from girsanov._core.checks import check_positive, check_whole
 from girsanov.chain.natural import NaturalChain
-from girsanov.grid import Grid
+from girsanov.data.grid import Grid
+from girsanov.data.series import TimeSeries
 from girsanov.inference.careful import Path
 from girsanov.inference.loop import Algorithm, Run, run
 from girsanov.inference.objective import Problem
-from girsanov.model import Model
-from girsanov.quadrature import Quadrature, Rule, default_quadrature
-from girsanov.series import TimeSeries
-from girsanov.sites import Sites
+from girsanov.model.model import Model
+from girsanov.model.quadrature import Quadrature, Rule, default_quadrature
+from girsanov.model.sites import Sites
 
 Progress = Callable[[str], None]
 Start = Sites | NaturalChain | Path

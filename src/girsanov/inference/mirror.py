@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.moments import expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine

@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Smoothed
 from girsanov.inference.expectations import drift_expectations
-from girsanov.model import Model
-from girsanov.quadrature import Rule
-from girsanov.sites import DataSites, DenseSites, Linearisation, Sites, base_chain
+from girsanov.model.model import Model
+from girsanov.model.quadrature import Rule
+from girsanov.model.sites import DataSites, DenseSites, Linearisation, Sites, base_chain
 
 LOG_2PI = 1.8378770664093453
 

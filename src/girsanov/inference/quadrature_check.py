@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from girsanov._compile import compiled
+from girsanov._core.compile import compiled
 from girsanov.chain.moments import Moments, expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth
@@ -15,7 +15,7 @@ from girsanov.inference.continuous import ContinuousSites, evaluate_continuous
 from girsanov.inference.loop import Run
 from girsanov.inference.objective import Problem, compose, evaluate
 from girsanov.inference.status import Status
-from girsanov.quadrature import richer
+from girsanov.model.quadrature import richer
 
 
 class QuadratureError(NamedTuple):

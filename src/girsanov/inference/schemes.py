@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._types import Array
+from girsanov._core.types import Array
 from girsanov.chain.blocks import eye_like, inverse, matmul, matvec, symmetrise, transpose
-from girsanov.sites import Linearisation
+from girsanov.model.sites import Linearisation
 
 _MAX_STEPS = 4096  # of the adaptive solver within one interval
 

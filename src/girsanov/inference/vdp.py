@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov._compile import compiled
+from girsanov._core.compile import compiled
 from girsanov.chain import blocks
 from girsanov.chain.conversion import to_natural
 from girsanov.chain.moments import Moments
@@ -20,8 +20,8 @@ from girsanov.inference.method import Method, Start, check_limits, reject_unknow
 from girsanov.inference.objective import Problem, evaluate
 from girsanov.inference.schemes import Adaptive, Euler, Scheme
 from girsanov.inference.status import Status
-from girsanov.quadrature import Quadrature
-from girsanov.sites import Sites
+from girsanov.model.quadrature import Quadrature
+from girsanov.model.sites import Sites
 
 _SOLVERS = ("euler", "adjoint", "adaptive")
 _BEGINNINGS = ("data", "prior")

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from girsanov.fit import Fit
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.method import Method
 from girsanov.learning.optimise import check_optimiser
 from girsanov.learning.parameters import Parameter, Spec, constrain, free_part
+from girsanov.result.fit import Fit
 
 _FAR = 4.0  # in free coordinates
 OBJECTIVES = ("modified", "standard", "profile")

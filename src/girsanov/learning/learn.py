@@ -12,23 +12,15 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from girsanov._checks import check_positive, check_whole
-from girsanov._precision import float64, to_numpy
+from girsanov._core.checks import check_positive, check_whole
+from girsanov._core.precision import float64, to_numpy
+from girsanov._core.progress import reporter
 from girsanov.chain.natural import NaturalChain
-from girsanov.fit import Fit, FitHistory
-from girsanov.grid import Grid
-from girsanov.inference.infer import (
-    check_method,
-    explain_bad_start,
-    make_grid,
-    make_posterior,
-    run_history,
-    warm_start,
-)
+from girsanov.data.grid import Grid
+from girsanov.data.series import TimeSeries
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem
-from girsanov.inference.resolution import warn_unresolved
 from girsanov.inference.status import Status
 from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume
 from girsanov.learning.curvature import laplace
@@ -42,10 +34,18 @@ from girsanov.learning.objectives import (
 )
 from girsanov.learning.optimise import PENALTY, Maximum, lbfgs, maximise
 from girsanov.learning.parameters import Spec, entries, insert, make_spec, split, to_vector, units
-from girsanov.model import Model, check_inputs
-from girsanov.progress import reporter
-from girsanov.series import TimeSeries
-from girsanov.sites import Sites
+from girsanov.model.model import Model, check_inputs
+from girsanov.model.sites import Sites
+from girsanov.result.fit import Fit, FitHistory
+from girsanov.result.infer import (
+    check_method,
+    explain_bad_start,
+    make_grid,
+    make_posterior,
+    run_history,
+    warm_start,
+)
+from girsanov.result.resolution import warn_unresolved
 
 _MESSAGES = {
     "converged": "converged",

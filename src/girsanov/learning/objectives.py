@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._compile import compiled
-from girsanov._types import Array
+from girsanov._core.compile import compiled
+from girsanov._core.types import Array
 from girsanov.chain.blocks import inverse
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain, inner
@@ -27,7 +27,7 @@ from girsanov.inference.careful import Path, bound
 from girsanov.inference.expectations import drift_expectations
 from girsanov.inference.objective import Problem, compose, data_expectations, evaluate
 from girsanov.learning.parameters import Spec, free_part, insert, split
-from girsanov.sites import DataSites, Linearisation, base_chain, data_chain
+from girsanov.model.sites import DataSites, Linearisation, base_chain, data_chain
 
 
 class Expansion(NamedTuple):

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from numpyro.distributions import biject_to
 from numpyro.distributions import constraints as nc
 
-from girsanov._types import Array
-from girsanov.model import Model
+from girsanov._core.types import Array
+from girsanov.model.model import Model
 
 Kind = str | tuple[float, float]
 _MATRIX_FORMS = ("scalar", "diagonal", "full")

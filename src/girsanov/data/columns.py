@@ -1,0 +1,152 @@
+"""Columns of a CSV file or of a pandas table as arrays of numbers; errors name the line or row, and the column."""
+
+import bz2
+import csv
+import gzip
+import lzma
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from girsanov._core.checks import as_floats
+from girsanov.data.dates import are_dates
+
+# What stands for a missing value in the files of common programs.
+_MISSING = {"", "na", "n/a", "nan", "-nan", "null", "none", "<na>", "#n/a", "#na", "1.#qnan", "-1.#ind"}
+_TRUTH = {"true": 1.0, "false": 0.0}
+_OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_AS_DATES = "; if these are dates, say in which unit to count them: unit='D' for days, 'h', 'min', 's', …"
+_OTHER_SEPARATOR = (
+    "columns are separated by commas and decimals by points; read other files with "
+    "pandas.read_csv(path, sep=';', decimal=',') and TimeSeries.from_dataframe"
+)
+
+
+class Columns(NamedTuple):
+    """Times, as numbers or as dates that are still to be counted, and values (n, D)."""
+
+    times: Any
+    values: np.ndarray
+
+
+def read_csv(path: str | Path, time: str, values: Sequence[str] | str | None, dated: bool) -> Columns:
+    """The columns of a file with a header; `dated` says that the times are dates."""
+    rows = _rows(Path(path))
+    line, header = next(rows, (1, []))
+    if not header:
+        raise ValueError(f"{path} is empty: it needs a line with the names of the columns and a line for every time")
+    header = [name.strip() for name in header]
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+        raise ValueError(f"{path} has a single column {header[0]!r}; {_OTHER_SEPARATOR}")
+    names = _names(header, time, values, str(path))
+    lines, cells = [], []
+    for line, row in rows:
+        if len(row) > len(header):
+            raise ValueError(
+                f"{path}, line {line}: {len(row)} fields, {','.join(row)!r}, where the header names {len(header)} "
+                f"columns; {_OTHER_SEPARATOR}"
+            )
+        lines.append(line)
+        cells.append(row + [""] * (len(header) - len(row)))
+    if not cells:
+        raise ValueError(f"{path} has a header and no rows: there is nothing to read")
+    place = {name: header.index(name) for name in [time, *names]}
+
+    def numbers(name: str, hint: str = "", truth: bool = True) -> np.ndarray:
+        column = [_number(row[place[name]], truth) for row in cells]
+        if None in column:
+            i = column.index(None)
+            text = cells[i][place[name]]
+            raise ValueError(f"{path}, line {lines[i]}, column {name!r}: {text!r} is not a number{hint}")
+        return np.array(column, np.float64)
+
+    texts = [row[place[time]].strip() for row in cells]
+    gone = [line for line, text in zip(lines, texts, strict=True) if text.lower() in _MISSING]
+    if gone:
+        raise ValueError(f"{path}, line {gone[0]}, column {time!r}: the time is missing; drop that row")
+    counted = not dated or all(_number(text) is not None for text in texts)
+    times = numbers(time, _AS_DATES, truth=False) if counted else np.array(texts)
+    return Columns(times, np.stack([numbers(name) for name in names], axis=1))
+
+
+def read_frame(frame: Any, time: str, values: Sequence[str] | str | None, dated: bool, source: str) -> Columns:
+    """The columns of a pandas table; the time may be its index, by name."""
+    if time not in frame.columns and frame.index.name == time:
+        frame = frame.reset_index()
+    names = _names([str(c) for c in frame.columns], time, values, source)
+    frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
+    times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
+    return Columns(times, np.stack([_column(frame, n, source) for n in names], axis=1))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of its first line as an editor counts them."""
+    opened = _OPEN.get(path.suffix, open)(path, "rt", newline="", encoding="utf-8-sig")
+    with opened as file:
+        reader = csv.reader(file, skipinitialspace=True, strict=True)
+        line = 1
+        try:
+            for row in reader:
+                if len(row) > 1 or any(cell.strip() for cell in row):
+                    yield line, row
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {line}: this is not CSV: {error}") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, after line {line - 1}: the file is not text in UTF-8: {error.reason}") from None
+
+
+def _names(columns: list[str], time: str, values: Sequence[str] | str | None, source: str) -> list[str]:
+    """The columns of values, by default all but the time; every one that is read is there, and once."""
+    if values is None:
+        names = [c for c in columns if c != time]
+        if "" in columns:
+            raise ValueError(
+                f"{source}: column {columns.index('') + 1} has no name, as an index that pandas wrote has none; "
+                f"say which columns are values, or write the file with index=False. The columns are {columns}"
+            )
+    else:
+        names = [values] if isinstance(values, str) else list(values)
+    if not names:
+        raise ValueError(f"{source} has no column of values: its columns are {columns}")
+    for name in [time, *names]:
+        if name not in columns:
+            raise ValueError(f"{source} has no column {name!r}; its columns are {columns}")
+        if columns.count(name) > 1:
+            raise ValueError(f"{source} has {columns.count(name)} columns {name!r}: rename one of them")
+    if time in names:
+        raise ValueError(f"{time!r} is the column of the times and cannot be one of the values too")
+    twice = next((name for name, n in Counter(names).items() if n > 1), None)
+    if twice is not None:
+        raise ValueError(f"the column {twice!r} is named twice in values={names}")
+    return names
+
+
+def _number(cell: str, truth: bool = True) -> float | None:
+    """The number in a cell; NaN where it is missing, None where it is something else."""
+    text = cell.strip()
+    try:
+        return None if "_" in text else float(text)  # Python would read 1_000 as a thousand
+    except ValueError:
+        low = text.lower()
+        return math.nan if low in _MISSING else _TRUTH.get(low) if truth else None
+
+
+def _column(frame: Any, name: str, source: str, hint: str = "") -> np.ndarray:
+    import pandas as pd
+
+    column = frame[name]
+    if are_dates(column):
+        raise ValueError(f"{source}, column {name!r} holds dates, not numbers")
+    if column.dtype.kind in "iuc":
+        return as_floats(f"{source}, column {name!r}: values", column.array, missing=not hint)
+    numbers: Any = pd.to_numeric(column, errors="coerce")
+    found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = np.flatnonzero(np.isnan(found) & np.asarray(column.notna()))
+    if len(bad):
+        raise ValueError(f"{source}, column {name!r}, row {bad[0]}: {column.iloc[bad[0]]!r} is not a number{hint}")
+    return found

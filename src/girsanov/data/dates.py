@@ -1,0 +1,82 @@
+"""Dates and durations as numbers: how many units have passed since an origin."""
+
+import datetime
+from typing import Any
+
+import numpy as np
+
+from girsanov._core.checks import as_floats
+
+UNITS = ("us", "ms", "s", "min", "h", "D", "W")
+# Dates are kept in nanoseconds since 1970, which as 64-bit whole numbers reach this far; beyond it they wrap around.
+_REACH = 9.2e18
+_YEARS = "1679 and 2261"
+
+
+def are_dates(values: Any) -> bool:
+    """Whether these are dates or durations: of NumPy, pandas or the standard library."""
+    a = np.asarray(values)
+    return a.dtype.kind in "mM" or (
+        a.dtype.kind == "O" and a.size > 0 and isinstance(a.flat[0], datetime.date | datetime.timedelta)
+    )
+
+
+def check_unit(unit: Any) -> None:
+    if unit not in UNITS:
+        raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
+
+
+def as_numbers(name: str, values: Any, unit: Any, origin: Any = None) -> tuple[np.ndarray, np.datetime64 | None]:
+    """Units since the origin, by default the first date, and the origin in UTC; durations have none.
+
+    Dates without a time zone are read as UTC, text as ISO 8601 (2024-03-01, 2024-03-01T12:30); NaT becomes NaN.
+    """
+    import pandas as pd
+
+    check_unit(unit)
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        i = int(np.argmax(np.ma.getmaskarray(values)))
+        raise ValueError(f"{name}[{i}] is masked; every date must be there (drop that row)")
+    a = np.atleast_1d(np.asarray(values))
+    if a.size == 0:
+        raise ValueError(f"{name} are empty: give at least one date")
+    if a.dtype.kind in "biufc":
+        raise ValueError(f"unit= and origin= are for dates; {name} are numbers already, so leave them out")
+    one = pd.Timedelta(1, unit)
+    if a.dtype.kind == "m" or (a.dtype.kind == "O" and isinstance(a[0], datetime.timedelta)):
+        if origin is not None:
+            raise ValueError(f"origin= is for dates; {name} are durations")
+        return np.asarray(pd.to_timedelta(a) / one, np.float64), None
+    stamps = _stamps(name, a)
+    first = stamps[0] if origin is None else _stamps("origin", np.atleast_1d(np.asarray(origin)))[0]
+    return np.asarray((stamps - first) / one, np.float64), np.datetime64(first.tz_localize(None), "ns")
+
+
+def as_dates(times: Any, unit: Any, origin: np.datetime64) -> np.ndarray:
+    """The dates, datetime64 in UTC, that are these numbers of units after the origin."""
+    import pandas as pd
+
+    t = np.atleast_1d(as_floats("times", times))
+    one: Any = pd.Timedelta(1, unit)
+    nanoseconds = np.float64(origin.astype("datetime64[ns]").astype(np.int64)) + t * (one / pd.Timedelta(1, "ns"))
+    if not (np.abs(nanoseconds) < _REACH).all():
+        i = int(np.argmin(np.abs(nanoseconds) < _REACH))
+        raise ValueError(f"times[{i}] = {t[i]:g} {unit} after {origin} is no date between {_YEARS}")
+    return np.asarray(pd.Timestamp(origin) + pd.to_timedelta(t, unit=unit), "datetime64[ns]")
+
+
+def _stamps(name: str, a: np.ndarray) -> Any:
+    import pandas as pd
+
+    text = a.dtype.kind in "UTS" or (a.dtype.kind == "O" and isinstance(a[0], str))
+    stamps = pd.to_datetime(a, utc=True, errors="coerce", format="ISO8601" if text else None)
+    bad = np.flatnonzero(np.asarray(stamps.isna()) & np.asarray(~pd.isna(a)))
+    if len(bad):
+        raise ValueError(
+            f"{name}[{bad[0]}] = {str(a[bad[0]])!r} is not a date like 2024-03-01 or 2024-03-01T12:30; "
+            "read other formats with pandas.to_datetime first"
+        )
+    outside = np.flatnonzero((stamps.year < 1679) | (stamps.year > 2261))
+    if len(outside):
+        raise ValueError(f"{name}[{outside[0]}] = {str(a[outside[0]])!r} lies outside the years between {_YEARS}")
+    return stamps

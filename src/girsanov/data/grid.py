@@ -1,0 +1,182 @@
+"""The time grid of a run: regular nodes and the observation times themselves."""
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from girsanov._core.checks import check_positive, shown
+from girsanov.data.series import TimeSeries
+
+# Two times are one where they differ by rounding: by a few units in the last place of the times themselves, or by this
+# share of the gap beside them, whichever is more. A sum of many steps strays further than the last place.
+_SAME = 1e-6
+_LAST_PLACES = 4.0
+# What inference holds for every node of a scalar state, in bytes; it grows with the square of the dimension.
+_NODE_BYTES = 800
+
+
+class Grid(NamedTuple):
+    """Increasing times (N,), the node of every observation (n,), and how many nodes any series alike can need."""
+
+    times: np.ndarray
+    node: np.ndarray
+    capacity: int
+
+
+def rounding(*times: Any) -> float:
+    """How far two times of this size can be apart and still be the same number: 2e-15 near 1, 1e-6 near 1.7e9."""
+    largest = max((float(np.max(np.abs(t))) for t in times if np.size(t)), default=0.0)
+    return _LAST_PLACES * float(np.spacing(largest))
+
+
+def locate(nodes: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest node of every time, and whether the two are one but for rounding."""
+    index, distance = _nearest(nodes, t)
+    gaps = np.concatenate([[np.inf], np.diff(nodes), [np.inf]])
+    beside = np.minimum(gaps[index], gaps[index + 1])  # the shorter of the two gaps at that node
+    share = np.where(np.isfinite(beside), _SAME * beside, 0.0)
+    return index, distance <= np.maximum(rounding(nodes), share)
+
+
+def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None) -> Grid:
+    """The union of t₀, t₀ + dt, …, t₁ and the observation times, which replace the nodes they coincide with."""
+    t0, t1 = _span(series, span)
+    check_positive(dt=dt)
+    if t1 > t0 and dt > (t1 - t0) * (1 + _SAME):
+        raise ValueError(f"dt = {dt:g} is longer than the span {t1 - t0:g} from {t0:g} to {t1:g}; take a smaller dt")
+    steps = (t1 - t0) / dt
+    _check_size(dt, t0, t1, steps)
+    same = max(_SAME * dt, rounding(t0, t1))
+    whole = round(steps) if abs(steps - round(steps)) <= _SAME * max(1.0, steps * 1e-3) else int(np.floor(steps))
+    nodes = t0 + dt * np.arange(whole + 1)
+    if t1 - nodes[-1] > same:
+        nodes = np.append(nodes, t1)
+    elif len(nodes) > 1:
+        nodes[-1] = t1
+    obs = series.times
+    nearest, _ = _nearest(obs, nodes)
+    keep = np.abs(obs[nearest] - nodes) > same
+    times = np.sort(np.concatenate([nodes[keep], obs]))
+    return _grid(times, np.searchsorted(times, obs), len(nodes) + len(obs))
+
+
+def grid_with(series: TimeSeries, dt: float | None, span: Any, at: Any) -> Grid:
+    """The regular grid with further nodes at the times `at`, which lie inside its span."""
+    if dt is None:
+        raise ValueError("give dt=, the step of the time grid")
+    if at is None:
+        return regular_grid(series, dt, span)
+    t0, t1 = _span(series, span)
+    further = np.unique(series.numbers(at, "at"))
+    slack = rounding(t0, t1)
+    outside = ~((further >= t0 - slack) & (further <= t1 + slack))
+    if outside.any():
+        i = int(np.argmax(outside))
+        raise ValueError(
+            f"{float(further[i])!r} in at= lies outside [{shown(t0)}, {shown(t1)}]; give a span= that contains it"
+        )
+    further = np.clip(further, t0, t1)
+    further = further[_nearest(series.times, further)[1] > slack]
+    times = np.union1d(series.times, further[np.diff(further, prepend=-np.inf) > slack])
+    grid = regular_grid(TimeSeries(times, np.zeros(len(times))), dt, (t0, t1))
+    return _grid(grid.times, np.searchsorted(grid.times, series.times), grid.capacity)
+
+
+def given_grid(series: TimeSeries, grid: Any) -> Grid:
+    """A grid of the user's own, which must contain the observation times."""
+    times = series.numbers(grid, "grid")
+    if times.ndim != 1 or len(times) < 1:
+        raise ValueError(f"grid must have shape (N,) with N ≥ 1, got {times.shape}")
+    if not np.isfinite(times).all():
+        i = int(np.argmin(np.isfinite(times)))
+        raise ValueError(f"grid[{i}] is {times[i]}; every time must be finite")
+    gaps = np.diff(times)
+    if (gaps <= 0).any():
+        i = int(np.argmax(gaps <= 0))
+        raise ValueError(
+            f"grid must increase: grid[{i + 1}] = {shown(times[i + 1])} follows grid[{i}] = {shown(times[i])}"
+        )
+    obs = series.times
+    node, on = locate(times, obs)
+    # The second of two observations on one node has none of its own.
+    on[1:] &= np.diff(node) > 0
+    if not on.all():
+        i = int(np.argmin(on))
+        raise ValueError(
+            f"the grid misses the observation at time {float(obs[i])!r} (index {i}); its nearest node is "
+            f"{float(times[node[i]])!r}. Use np.union1d(grid, series.times)"
+        )
+    times[node] = obs
+    return _grid(times, node, len(times))
+
+
+def coarsen(grid: Grid, ratio: int) -> Grid:
+    """Every ratio-th node, the observations and the last node."""
+    keep = np.zeros(len(grid.times), bool)
+    keep[::ratio] = True
+    keep[-1] = True
+    keep[grid.node] = True
+    position = np.cumsum(keep) - 1
+    return _grid(grid.times[keep], position[grid.node], -(-grid.capacity // ratio) + len(grid.node) + 1)
+
+
+def _span(series: TimeSeries, span: tuple[float, float] | None) -> tuple[float, float]:
+    first, last = float(series.times[0]), float(series.times[-1])
+    if span is None:
+        return first, last
+    try:
+        t0, t1 = (float(v) for v in span)
+    except (TypeError, ValueError):
+        raise ValueError(f"span must be (start, end), got {span!r}") from None
+    if not (np.isfinite(t0) and np.isfinite(t1) and t1 >= t0):
+        raise ValueError(f"span must be (start, end) with finite start ≤ end, got ({t0}, {t1})")
+    slack = rounding(t0, t1)
+    for i, t in ((0, first), (len(series) - 1, last)):
+        if t < t0 - slack or t > t1 + slack:
+            raise ValueError(
+                f"the observation at times[{i}] = {shown(t)} lies outside span = ({shown(t0)}, {shown(t1)}); "
+                "widen the span or drop the observation with series.subset"
+            )
+    return t0, t1
+
+
+def _grid(times: np.ndarray, node: np.ndarray, capacity: int) -> Grid:
+    """Arrays that nobody can change: a posterior hands them to its user."""
+    for a in (times, node):
+        a.flags.writeable = False
+    return Grid(times, node, capacity)
+
+
+def _check_size(dt: float, t0: float, t1: float, steps: float) -> None:
+    """That the nodes differ and fit into memory."""
+    asks = f"dt = {dt:g} over the span from {shown(t0)} to {shown(t1)} asks for {steps:.3g} nodes"
+    if t1 > t0 and dt <= rounding(t0, t1):
+        raise ValueError(
+            f"{asks}, closer together than numbers of this size can be told apart ({rounding(t0, t1):.2g}); "
+            "take a larger dt, or subtract the first time from all of them"
+        )
+    memory = _memory()
+    if steps * _NODE_BYTES > memory:
+        raise ValueError(
+            f"{asks} and some {steps * _NODE_BYTES / 1e9:.3g} GB, more than the {memory / 1e9:.3g} GB of this machine; "
+            "take a larger dt, or a grid= of your own that is fine only where it has to be"
+        )
+
+
+def _memory() -> float:
+    """Bytes of this machine; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
+def _nearest(sorted_times: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the nearest of `sorted_times` for every t, and the distance."""
+    right = np.clip(np.searchsorted(sorted_times, t), 1, max(len(sorted_times) - 1, 1))
+    left = right - 1
+    right = np.minimum(right, len(sorted_times) - 1)
+    index = np.where(np.abs(sorted_times[right] - t) < np.abs(t - sorted_times[left]), right, left)
+    return index, np.abs(sorted_times[index] - t)

@@ -1,0 +1,34 @@
+"""Whether the grid resolves the drift: Euler's scheme does not where a step times the drift's rate exceeds one."""
+
+import warnings
+
+import numpy as np
+
+from girsanov.model.sites import Linearisation
+from girsanov.result.posterior import Posterior
+
+_LONGEST = 1.0  # Δ times the largest |eigenvalue| of the linearised drift: beyond it a step towards rest overshoots
+
+
+def unresolved(base: Linearisation, times: np.ndarray) -> str:
+    """A sentence on the worst step of the grid, empty where all are short enough for the linearised drift."""
+    gaps, A = np.diff(times), np.moveaxis(np.asarray(base.A), -1, 0)
+    steep = np.flatnonzero(gaps * np.sqrt((A**2).sum((1, 2))) > _LONGEST)  # the norm is no less than any eigenvalue
+    if len(steep) == 0:
+        return ""
+    rates = np.abs(np.linalg.eigvals(A[steep])).max(1)
+    worst = int(np.argmax(gaps[steep] * rates))
+    step, rate, at = gaps[steep][worst], rates[worst], times[steep][worst]
+    if step * rate <= _LONGEST:
+        return ""
+    return (
+        f"the step of {step:.3g} from time {at:.4g} is too long for the drift, whose rate there is {rate:.3g} per unit "
+        f"of time: take dt well below {1.0 / rate:.2g}, or work in continuous time (gv.CVIDP(time='continuous'), "
+        "--method continuous), and see that the result no longer moves"
+    )
+
+
+def warn_unresolved(post: Posterior, stacklevel: int) -> None:
+    """The same to whoever called, for a posterior in discrete time."""
+    if post.time == "discrete" and (sentence := unresolved(post.target.base, post.times)):
+        warnings.warn(sentence, stacklevel=stacklevel)

@@ -1,0 +1,179 @@
+"""Rules for Gaussian expectations: their degree of exactness, their symmetry and their cost."""
+
+import math
+from itertools import combinations_with_replacement
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import assert_close
+from tolerances import TOLERANCES
+
+import girsanov as gv
+from girsanov._core.precision import float64
+from girsanov.data.grid import regular_grid
+from girsanov.inference.quadrature_check import quadrature_error
+from girsanov.model.quadrature import default_quadrature, richer
+
+
+def monomials(d: int, degree: int):
+    """All exponents α with |α| ≤ degree, in d variables."""
+    for total in range(degree + 1):
+        for chosen in combinations_with_replacement(range(d), total):
+            yield np.bincount(chosen, minlength=d) if total else np.zeros(d, int)
+
+
+def gaussian_moment(alpha) -> float:
+    """E ξ^α for ξ ~ N(0, I): zero for an odd exponent, (α − 1)!! for an even one."""
+    return math.prod(0 if a % 2 else math.prod(range(a - 1, 0, -2)) for a in alpha)
+
+
+def absolute_moment(alpha) -> float:
+    """E |ξ|^α, the size of the terms that must cancel in an odd moment."""
+    return math.prod(2 ** (a / 2) * math.gamma((a + 1) / 2) / math.sqrt(math.pi) for a in map(float, alpha))
+
+
+def error(rule, alpha) -> float:
+    got = rule.weights @ np.prod(rule.nodes ** np.asarray(alpha)[:, None], axis=0)
+    return abs(got - gaussian_moment(alpha)) / max(1.0, absolute_moment(alpha))
+
+
+@pytest.mark.parametrize("points", [1, 2, 5, 20])
+def test_gauss_hermite_is_exact_up_to_twice_its_points_minus_one(points):
+    rule = gv.GaussHermite(points).rule(1)
+    assert rule.nodes.shape == (1, points)
+    for k in range(2 * points):
+        assert error(rule, (k,)) < TOLERANCES["quadrature"], k
+    assert error(rule, (2 * points,)) > TOLERANCES["quadrature"]  # and no further: the bound is sharp
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_tensor_rule_is_exact_in_every_coordinate(d):
+    points = 4
+    rule = gv.GaussHermite(points).rule(d)
+    assert rule.nodes.shape == (d, points**d)
+    assert_close(rule.weights.sum(), 1.0, "quadrature")
+    for alpha in np.ndindex(*[2 * points] * d):  # up to degree 2·points − 1 in each
+        assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+
+
+@pytest.mark.parametrize("d", range(1, 11))
+def test_cubature_has_degree_five(d):
+    rule = gv.Cubature().rule(d)
+    assert rule.nodes.shape == (d, 2 * d**2 + 1)
+    for alpha in monomials(d, 5):
+        assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+
+
+@pytest.mark.parametrize("d", range(1, 7))
+def test_cubature_of_degree_seven_has_positive_weights(d):
+    rule = gv.Cubature(7).rule(d)
+    pairs = 2 * d * (d - 1)
+    assert rule.nodes.shape == (d, 2**d + pairs + 2 * d + 1)
+    assert (rule.weights > 0.0).all()
+    for alpha in monomials(d, 7):
+        assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+
+
+def test_cubature_of_degree_seven_is_for_few_dimensions():
+    with pytest.raises(ValueError, match=r"degree 7 .* dimension 7: use .*Cubature\(5\)"):
+        gv.Cubature(7).rule(7)
+    with pytest.raises(ValueError, match=r"degree 5 or 7, got degree=6"):
+        gv.Cubature(6).rule(2)
+
+
+@pytest.mark.parametrize("d", range(1, 8))
+def test_richer_rule_is_richer(d):
+    given = default_quadrature(d).rule(d)
+    rule = richer(given)
+    assert rule.nodes.shape[1] > 1.5 * given.nodes.shape[1]
+    for alpha in monomials(d, 7):
+        assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 6, 10])
+def test_default_rule_has_degree_five_or_better_and_few_nodes(d):
+    rule = default_quadrature(d).rule(d)
+    assert rule.nodes.shape[1] <= 400
+    for alpha in monomials(d, 5):
+        assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+
+
+def test_tensor_rule_refuses_what_nobody_can_afford():
+    with pytest.raises(ValueError, match=r"8\*\*10 nodes.*dimension 10.*Cubature"):
+        gv.GaussHermite(8).rule(10)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_monte_carlo_is_antithetic_and_normal(d):
+    n = 20_000
+    rule = gv.MonteCarlo(n, jax.random.key(1)).rule(d)
+    assert rule.nodes.shape == (d, n)
+    assert rule.nodes.dtype == np.float64
+    assert_close(rule.weights, np.full(n, 1.0 / n), "quadrature")
+    for alpha in monomials(d, 5):
+        if sum(alpha) % 2:  # odd moments vanish by symmetry, not on average
+            assert error(rule, alpha) < TOLERANCES["quadrature"], alpha
+    # second moments average n/2 independent products: variance 2 on the diagonal, 1 off it
+    second = (rule.weights * rule.nodes) @ rule.nodes.T
+    se = np.sqrt((1.0 + np.eye(d)) / (n / 2))
+    assert (np.abs(second - np.eye(d)) < TOLERANCES["standard_errors"] * se).all()
+
+
+def test_monte_carlo_follows_its_key():
+    a, b, c = (gv.MonteCarlo(10, jax.random.key(k)).rule(2).nodes for k in (1, 1, 2))
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+# --- the check of a result
+
+
+def ring(x, t):
+    """Lorenz-96 with a little less than its usual force: quadratic, every state driven by its neighbours."""
+    return (jnp.roll(x, -1) - jnp.roll(x, 2)) * jnp.roll(x, 1) - x + 6.0
+
+
+def linear(x, t):
+    return jnp.roll(x, 1) - 2.0 * x
+
+
+@float64
+def checked(drift, quadrature, time="discrete"):
+    """A converged run of a state of four dimensions, half of it observed, and what the check says of it."""
+    times, d = 0.2 * np.arange(1, 6), 4
+    y = 2.0 + np.random.default_rng(3).normal(size=(len(times), 2))
+    initial, noise = gv.GaussianState(np.full(d, 2.0), 0.5 * np.eye(d)), gv.likelihoods.Gaussian(np.eye(2))
+    model = gv.Model(drift, 2.0 * np.eye(d), initial, noise, emission=np.eye(d)[::2])
+    series = gv.TimeSeries(times, y)
+    method = gv.CVIDP(quadrature=quadrature, tolerance=1e-7, time=time)
+    problem, result, _ = method.solve(model, series, regular_grid(series, 0.02, (0.0, 1.0)), None)
+    return result, quadrature_error(problem, result)
+
+
+@pytest.mark.slow
+def test_check_finds_the_error_of_a_rule_of_degree_five():
+    """What the bound loses by the wrong gradient is half of the decrement that the check finds, nearly."""
+    (poor, found), (good, none) = (checked(ring, gv.Cubature(degree)) for degree in (5, 7))
+    lost = good.elbo - poor.elbo
+    assert lost > TOLERANCES["converged"]
+    assert 1.0 / TOLERANCES["quadrature_ratio"] < found.decrement / (2.0 * lost) < TOLERANCES["quadrature_ratio"]
+    assert abs(none.bound) < TOLERANCES["optimum"]
+    assert none.decrement < TOLERANCES["optimum"]
+
+
+@pytest.mark.slow
+def test_check_finds_nothing_for_a_linear_drift():
+    _, found = checked(linear, gv.Cubature(5))
+    assert abs(found.bound) < TOLERANCES["optimum"]
+    assert abs(found.decrement) < TOLERANCES["optimum"]
+
+
+@pytest.mark.slow
+def test_check_in_continuous_time():
+    """The sites are trapezoidal there: a run at rest is not quite where the bound is highest, whatever the rule."""
+    (_, found), (_, none) = (checked(ring, gv.Cubature(degree), "continuous") for degree in (5, 7))
+    assert found.decrement > TOLERANCES["converged"]
+    assert abs(none.bound) < TOLERANCES["optimum"]
+    assert abs(none.decrement) < TOLERANCES["optimum"]
