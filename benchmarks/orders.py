@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import girsanov as gv
-from girsanov.model.sites import Time
+from girsanov.chain.linear_sde import Time
 from girsanov.paper.data import Fold, inference_model, load_fold
 
 STEPS = (0.04, 0.02, 0.01, 0.005)

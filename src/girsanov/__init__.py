@@ -24,8 +24,8 @@ from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
 from girsanov.model.simulate import simulate
 from girsanov.result.fit import Fit
 from girsanov.result.infer import infer
+from girsanov.result.loading import load
 from girsanov.result.posterior import Posterior
-from girsanov.result.storage import load
 
 if TYPE_CHECKING:
     from girsanov import baselines

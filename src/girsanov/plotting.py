@@ -5,14 +5,10 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from girsanov.model.estimate import PathEstimate
-
 _COLOUR = "#1f5fa8"
 
 
-def plot_estimate(
-    estimate: PathEstimate, *, test: Any = None, truth: Any = None, labels: Any = None, axes: Any = None
-) -> Any:
+def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels: Any = None, axes: Any = None) -> Any:
     """Mean and two-standard-deviation band of every coordinate, with the data where the state is observed directly.
 
     - test: a TimeSeries of held-out observations; truth: (times, path) of a known path; labels: names of the axes.

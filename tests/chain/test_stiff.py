@@ -11,10 +11,9 @@ import scipy.integrate
 from tolerances import TOLERANCES
 
 import girsanov as gv
-from girsanov.chain.matrix_functions import linear_transition
+from girsanov.chain.bridge import bridge
+from girsanov.chain.linear_sde import Linearisation, linear_transition
 from girsanov.chain.moments import Moments
-from girsanov.model.sites import Linearisation
-from girsanov.result.bridge import bridge
 
 DIGITS = 60
 

@@ -13,9 +13,8 @@ from tolerances import TOLERANCES
 
 import girsanov as gv
 from girsanov._core.precision import float64
-from girsanov.chain.matrix_functions import linear_transition
+from girsanov.chain.linear_sde import Time, linear_transition
 from girsanov.data.grid import regular_grid
-from girsanov.model.sites import Time
 from girsanov.paper.data import inference_model, load_fold
 from girsanov.result.infer import make_posterior, run_history
 

@@ -25,7 +25,7 @@ from girsanov.inference.expectations import drift_expectations
 from girsanov.inference.levels import make_problem
 from girsanov.inference.loop import evaluate_trial
 from girsanov.inference.objective import Problem, compose, evaluate
-from girsanov.model.sites import DataSites, Sites
+from girsanov.inference.sites import DataSites, Sites
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,7 +13,7 @@ from tolerances import TOLERANCES
 
 import girsanov as gv
 from girsanov._core import progress
-from girsanov.model.sites import Linearisation
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.result.resolution import unresolved
 
 TIMES = 0.4 * np.arange(1, 9)

@@ -14,6 +14,7 @@ from tolerances import TOLERANCES
 import girsanov as gv
 from girsanov._core.precision import float64
 from girsanov.chain.blocks import inverse
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.smoother import Smoothed, smooth
 from girsanov.data.grid import regular_grid
 from girsanov.inference.fixed_point import AffineProcess, affine_of, evaluate_process
@@ -21,7 +22,6 @@ from girsanov.inference.levels import make_problem
 from girsanov.inference.objective import evaluate
 from girsanov.inference.schemes import Adaptive, Euler
 from girsanov.model.quadrature import GaussHermite
-from girsanov.model.sites import Linearisation
 from girsanov.paper.data import inference_model, load_fold
 
 SPAN = (0.0, 2.0)

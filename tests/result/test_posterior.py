@@ -13,10 +13,10 @@ from support import assert_close, condition, linear_joint, split_dense
 from tolerances import TOLERANCES
 
 import girsanov as gv
+from girsanov.chain.bridge import bridge
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.model.likelihoods import Elementwise
-from girsanov.model.sites import Linearisation
-from girsanov.result.bridge import bridge
 
 matplotlib.use("Agg")
 
@@ -458,9 +458,9 @@ def test_no_file(tmp_path):
 
 
 def test_a_file_of_a_later_version_says_so(linear, tmp_path, monkeypatch):
-    from girsanov.result import storage
+    from girsanov.result import saving
 
-    monkeypatch.setattr(storage, "FORMAT", 99)
+    monkeypatch.setattr(saving, "FORMAT", 99)
     path = linear.save(tmp_path / "run.gv")
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"format 99.*upgrade"):

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from girsanov.chain.bridge import bridge
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model
-from girsanov.model.sites import Linearisation
-from girsanov.result.bridge import bridge
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -13,13 +13,12 @@ from girsanov._core.precision import float64
 from girsanov._core.progress import reporter
 from girsanov.baselines.draws import DrawnPaths
 from girsanov.baselines.particle_filter import conditional_sweep, particle_filter
-from girsanov.baselines.proposals import Bootstrap, Guided, Proposal, guide
+from girsanov.baselines.proposals import Bootstrap, GaussianPath, Guided, Proposal, guide
 from girsanov.data.grid import Grid, grid_with
 from girsanov.data.series import TimeSeries
 from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, path_model
 from girsanov.model.simulate import check_draws
-from girsanov.result.posterior import Posterior
 
 _CHUNK = 20  # sweeps between two looks of the host
 _DISAGREE = 1.1  # R̂ from which on the draws are not to be used
@@ -170,7 +169,7 @@ def _set_up(model, series, dt, span, guided, trust, at) -> tuple[Grid, Proposal]
     grid = grid_with(series, dt, span, at)
     if guided is None:
         return grid, Bootstrap()
-    if not isinstance(guided, Posterior):
+    if not isinstance(guided, GaussianPath):
         raise ValueError(f"guided must be the gv.Posterior of the same model and series, got {type(guided).__name__}")
     if not (np.array_equal(guided.times, grid.times) and guided.model.dim == model.dim):
         raise ValueError(
@@ -182,7 +181,7 @@ def _set_up(model, series, dt, span, guided, trust, at) -> tuple[Grid, Proposal]
 
 
 @float64
-def _guide(post: Posterior, trust: float) -> Guided:
+def _guide(post: GaussianPath, trust: float) -> Guided:
     return guide(post, trust)
 
 

@@ -6,7 +6,7 @@ leaves the weights of whole paths exact. A proposal says ψ and how to draw the 
 """
 
 import abc
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,19 @@ from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.model.path_model import PathModel, log_normal
-from girsanov.result.posterior import Posterior
+
+
+@runtime_checkable
+class GaussianPath(Protocol):
+    """What a guide has to have: a Gaussian Markov chain over the nodes and the drift linearised along it.
+
+    The posterior of `gv.infer` does; nothing here knows how it was made.
+    """
+
+    model: Any
+    times: Any
+    moments: Any
+    target: Any
 
 
 class Proposal(eqx.Module):
@@ -100,7 +112,7 @@ class Guided(Proposal):
         return x @ self.h[node] - 0.5 * jnp.einsum("ni,ij,nj->n", x, self.J[node], x)
 
 
-def guide(post: Posterior, trust: float) -> Guided:
+def guide(post: GaussianPath, trust: float) -> Guided:
     """Proposals from a Gaussian posterior on its own grid, with its messages to the power `trust`."""
     q, model, base = own((post.moments, post.model, post.target.base))
     m, S, C = (jnp.asarray(a) for a in (q.m, q.S, q.C))

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, symmetrise, transpose
-from girsanov.chain.matrix_functions import Transition
+from girsanov.chain.linear_sde import Transition
 from girsanov.chain.moments import Moments
 
 

@@ -20,12 +20,13 @@ from jaxtyping import Bool, Float, Int
 from girsanov._core.precision import to_numpy
 from girsanov._core.types import Array
 from girsanov.chain.conversion import from_roots
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.smoother import Engine
 from girsanov.chain.square_root import NodeSites, RootChain, Step, divergence, solve
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, Run, rounding, select, settle
 from girsanov.inference.objective import Problem
+from girsanov.inference.sites import DataSites, DenseSites, Sites
 from girsanov.inference.status import Status
-from girsanov.model.sites import DataSites, DenseSites, Linearisation, Sites
 
 _GROWTH, _SHRINKAGE = 2.0, 0.5
 _SMALLEST = 1e-6  # a step below this has stalled

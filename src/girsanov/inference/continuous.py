@@ -21,7 +21,7 @@ from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.conversion import linear_chain
-from girsanov.chain.matrix_functions import Transition, after, half_transitions
+from girsanov.chain.linear_sde import LEFT, RIGHT, Linearisation, Transition, after, half_transitions
 from girsanov.chain.messages import Message, back, moved, reweight, reweighted, tilt, whitened
 from girsanov.chain.moments import Moments, expectations
 from girsanov.chain.natural import NaturalChain, inner
@@ -29,8 +29,8 @@ from girsanov.chain.smoother import Engine
 from girsanov.inference.expectations import NodeSums, at_nodes, evaluate_drift, node_sums, site_gradient, to_site
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, blank_carry, blank_sites, select, settle
 from girsanov.inference.objective import Problem, data_expectations, starting_sites
+from girsanov.inference.sites import DataSites, DenseSites
 from girsanov.inference.status import Status
-from girsanov.model.sites import LEFT, RIGHT, DataSites, DenseSites, Linearisation
 
 # A safeguarded step that moves q outwards, as measured by the decrement, is made smaller; one that moves it far
 # outwards, or out of the densities, is taken back.

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from girsanov.chain.linear_sde import Time
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import ENGINES, Engine
 from girsanov.inference.careful import Careful, Path, as_chain
@@ -16,9 +17,9 @@ from girsanov.inference.loop import Algorithm, Run
 from girsanov.inference.method import Method, Start, check_limits, reject_unknown
 from girsanov.inference.mirror import Mirror
 from girsanov.inference.objective import Problem
+from girsanov.inference.sites import Sites
 from girsanov.inference.status import Status
 from girsanov.model.quadrature import Quadrature
-from girsanov.model.sites import Sites, Time
 
 _COARSE_TOLERANCE = 1e-3
 _COARSE_ITERATIONS = 100

@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float
 from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import matmul, matvec, transpose
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
+from girsanov.inference.sites import DenseSites
 from girsanov.model.quadrature import Rule
-from girsanov.model.sites import DenseSites, Linearisation
 
 # Values of the drift at all nodes and times above which they are made in stretches of time that stay in cache.
 _CHUNKED_FROM, _CHUNK = 500_000, 262_144

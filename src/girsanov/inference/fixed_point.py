@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, transpose
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Engine, smooth
@@ -25,7 +26,6 @@ from girsanov.inference.loop import Algorithm, Carry, Limits, Record, rounding, 
 from girsanov.inference.objective import LOG_2PI, Problem, compose, data_expectations, initial_term, starting_sites
 from girsanov.inference.schemes import Scheme, Slopes
 from girsanov.inference.status import Status
-from girsanov.model.sites import Linearisation
 
 _GROWTH, _SHRINKAGE = 1.1, 0.5
 _SMALLEST = 1e-8  # a safeguarded step below this has stalled

@@ -6,12 +6,13 @@ they are interpolated; data sites belong to observations, whose times are nodes 
 
 import numpy as np
 
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.data.grid import Grid, coarsen
 from girsanov.data.series import TimeSeries
 from girsanov.inference.objective import Problem
+from girsanov.inference.sites import DenseSites, Sites
 from girsanov.model.model import Model
 from girsanov.model.quadrature import Rule
-from girsanov.model.sites import DenseSites, Linearisation, Sites
 
 _RATIOS = (2, 8, 32, 128, 512, 2048)  # of the grids' steps to the finest one's
 _FEWEST = 250  # nodes of the coarsest grid, at the least

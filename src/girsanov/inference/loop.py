@@ -17,12 +17,13 @@ from jaxtyping import Bool, Float, Int
 
 from girsanov._core.compile import compiled
 from girsanov._core.types import Array
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Engine, smooth
 from girsanov.inference.objective import Problem, compose, evaluate, starting_sites
+from girsanov.inference.sites import DataSites, DenseSites, Sites
 from girsanov.inference.status import Status
-from girsanov.model.sites import DataSites, DenseSites, Linearisation, Sites
 
 _CHUNK = 4096  # passes between two looks of the host, at the most
 _CHUNK_SECONDS = 1.0

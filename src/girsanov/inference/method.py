@@ -14,9 +14,9 @@ from girsanov.data.series import TimeSeries
 from girsanov.inference.careful import Path
 from girsanov.inference.loop import Algorithm, Run, run
 from girsanov.inference.objective import Problem
+from girsanov.inference.sites import Sites
 from girsanov.model.model import Model
 from girsanov.model.quadrature import Quadrature, Rule, default_quadrature
-from girsanov.model.sites import Sites
 
 Progress = Callable[[str], None]
 Start = Sites | NaturalChain | Path

@@ -13,13 +13,14 @@ from jaxtyping import Bool, Float, Int
 from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Smoothed
 from girsanov.inference.expectations import drift_expectations
+from girsanov.inference.sites import DataSites, DenseSites, Sites, base_chain
 from girsanov.model.model import Model
 from girsanov.model.quadrature import Rule
-from girsanov.model.sites import DataSites, DenseSites, Linearisation, Sites, base_chain
 
 LOG_2PI = 1.8378770664093453
 

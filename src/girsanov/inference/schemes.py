@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from girsanov._core.types import Array
 from girsanov.chain.blocks import eye_like, inverse, matmul, matvec, symmetrise, transpose
-from girsanov.model.sites import Linearisation
+from girsanov.chain.linear_sde import Linearisation
 
 _MAX_STEPS = 4096  # of the adaptive solver within one interval
 

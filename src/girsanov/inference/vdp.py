@@ -19,9 +19,9 @@ from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, check_limits, reject_unknown
 from girsanov.inference.objective import Problem, evaluate
 from girsanov.inference.schemes import Adaptive, Euler, Scheme
+from girsanov.inference.sites import Sites
 from girsanov.inference.status import Status
 from girsanov.model.quadrature import Quadrature
-from girsanov.model.sites import Sites
 
 _SOLVERS = ("euler", "adjoint", "adaptive")
 _BEGINNINGS = ("data", "prior")

@@ -21,6 +21,7 @@ from girsanov.data.series import TimeSeries
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem
+from girsanov.inference.sites import Sites
 from girsanov.inference.status import Status
 from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume
 from girsanov.learning.curvature import laplace
@@ -35,7 +36,6 @@ from girsanov.learning.objectives import (
 from girsanov.learning.optimise import PENALTY, Maximum, lbfgs, maximise
 from girsanov.learning.parameters import Spec, entries, insert, make_spec, split, to_vector, units
 from girsanov.model.model import Model, check_inputs
-from girsanov.model.sites import Sites
 from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.infer import (
     check_method,

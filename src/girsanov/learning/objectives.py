@@ -20,14 +20,15 @@ from jaxtyping import Float
 from girsanov._core.compile import compiled
 from girsanov._core.types import Array
 from girsanov.chain.blocks import inverse
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth, tangent
 from girsanov.inference.careful import Path, bound
 from girsanov.inference.expectations import drift_expectations
 from girsanov.inference.objective import Problem, compose, data_expectations, evaluate
+from girsanov.inference.sites import DataSites, base_chain, data_chain
 from girsanov.learning.parameters import Spec, free_part, insert, split
-from girsanov.model.sites import DataSites, Linearisation, base_chain, data_chain
 
 
 class Expansion(NamedTuple):

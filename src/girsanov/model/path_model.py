@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.types import Array
+from girsanov.chain.linear_sde import Linearisation, exact_transition
 from girsanov.data.grid import Grid
 from girsanov.data.series import TimeSeries
 from girsanov.model.model import Model
-from girsanov.model.sites import Linearisation, exact_transition
 
 LOG_2PI = 1.8378770664093453
 

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 
 from girsanov._core import interrupt
-from girsanov.cli.app import app
 from girsanov.cli.output import check_out, console
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 _WIDTH = 190  # of a table in a file or a pipe
 
 
-@app.command()
 def reproduce(
     what: Annotated[str, typer.Argument(help="table1, table2, figures, finance, gps or all.")],
     data: Annotated[
@@ -56,7 +54,6 @@ def reproduce(
         raise typer.Exit(1)
 
 
-@app.command()
 def report(out: Annotated[Path, typer.Argument(help="Folder of a reproduction.")] = Path("out/paper")) -> None:
     """Write the tables and the page of a reproduction again from its results; nothing is run."""
     from girsanov.paper.reproduce import rebuild
@@ -64,6 +61,12 @@ def report(out: Annotated[Path, typer.Argument(help="Folder of a reproduction.")
     result = rebuild(out)
     _show(result)
     console.print(f"open {out / 'index.html'}", markup=False, soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line: the entry point of this package."""
+    app.command()(reproduce)
+    app.command()(report)
 
 
 def _show(result: "Reproduction") -> None:

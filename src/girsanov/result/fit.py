@@ -8,6 +8,7 @@ import numpy as np
 
 from girsanov.model.model import Model
 from girsanov.result.posterior import Posterior
+from girsanov.result.saving import save_fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,6 @@ class Fit:
 
     def save(self, path: str | Path) -> Path:
         """Write a versioned file that `gv.load` reads back exactly; `gv.learn(..., resume=fit)` goes on from it."""
-        from girsanov.result.storage import save_fit
-
         return save_fit(self, path)
 
     def __repr__(self) -> str:

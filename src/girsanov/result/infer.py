@@ -28,9 +28,9 @@ from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown, with_limits
 from girsanov.inference.objective import Problem, compose, starting_sites
 from girsanov.inference.quadrature_check import checked_quadrature
+from girsanov.inference.sites import Sites
 from girsanov.inference.status import Status
 from girsanov.model.model import Model, check_inputs
-from girsanov.model.sites import Sites
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.resolution import warn_unresolved
 

@@ -9,17 +9,19 @@ import numpy as np
 
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64, to_numpy
+from girsanov.chain.bridge import bridge
+from girsanov.chain.linear_sde import Time
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.sampling import sample
 from girsanov.chain.transitions import Transitions, transitions
 from girsanov.data.grid import Grid
 from girsanov.data.series import TimeSeries
+from girsanov.inference.sites import SiteForm, Sites
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model
 from girsanov.model.simulate import check_draws, euler_paths
-from girsanov.model.sites import SiteForm, Sites, Time
-from girsanov.result.bridge import bridge
+from girsanov.result.saving import save
 
 _sample, _transitions = compiled(sample), compiled(transitions)
 
@@ -179,8 +181,6 @@ class Posterior(PathEstimate):
 
     def save(self, path: str | Path) -> Path:
         """Write a versioned file that `gv.load` reads back exactly."""
-        from girsanov.result.storage import save
-
         return save(self, path)
 
     def __repr__(self) -> str:

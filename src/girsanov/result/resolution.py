@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 
-from girsanov.model.sites import Linearisation
+from girsanov.chain.linear_sde import Linearisation
 from girsanov.result.posterior import Posterior
 
 _LONGEST = 1.0  # Δ times the largest |eigenvalue| of the linearised drift: beyond it a step towards rest overshoots

@@ -6,9 +6,8 @@ from jaxtyping import Float
 
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
-from girsanov.chain.matrix_functions import linear_transition
+from girsanov.chain.linear_sde import Linearisation, Time, linear_transition
 from girsanov.chain.moments import Moments
-from girsanov.model.sites import Linearisation, Time
 
 
 def bridge(

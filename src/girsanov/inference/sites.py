@@ -1,7 +1,5 @@
 """The parts of a Gaussian posterior: a linear base process, data sites λ and dense sites Λ, η = η_L + φ(λ) + ψ(Λ)."""
 
-from typing import Any, Literal
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
@@ -11,31 +9,9 @@ from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse
 from girsanov.chain.conversion import linear_chain
-from girsanov.chain.matrix_functions import linear_transition
+from girsanov.chain.linear_sde import Linearisation, Time, exact_transition
 from girsanov.chain.natural import NaturalChain
 from girsanov.model.model import Model
-
-
-class Linearisation(eqx.Module):
-    """f_L(x) = A x + b: the drift of the base process p_L.
-
-    In discrete time one for every step; in continuous time one for every node, and linear in time between them.
-    """
-
-    A: Float[Array, "d d M"]
-    b: Float[Array, "d M"]
-
-    def __getitem__(self, lanes: Any) -> "Linearisation":
-        return Linearisation(self.A[..., lanes], self.b[..., lanes])
-
-
-LEFT, RIGHT = slice(None, -1), slice(1, None)  # the two ends of every interval, among the nodes
-
-
-def exact_transition(base: Linearisation, Q: Float[Array, "d d"], gaps: Float[Array, " M"]):
-    """Φ, c, Σ of every interval for a base given at the nodes."""
-    A, b = jnp.asarray(base.A), jnp.asarray(base.b)
-    return linear_transition((A[..., LEFT], A[..., RIGHT]), (b[..., LEFT], b[..., RIGHT]), Q, gaps)
 
 
 class DenseSites(eqx.Module):
@@ -58,9 +34,6 @@ class Sites(eqx.Module):
     base: Linearisation
     dense: DenseSites
     data: DataSites
-
-
-Time = Literal["discrete", "continuous"]
 
 
 def base_chain(

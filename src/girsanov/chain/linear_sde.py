@@ -4,8 +4,9 @@ Everything is made of short steps put together: a step after another is (Φ₂Φ
 positive terms. No exponential of −A is needed, which in a stiff system is larger than all digits can hold.
 """
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float
@@ -18,6 +19,25 @@ _TERMS = 11
 _MOST_DOUBLINGS = 64
 _PIECES = 64  # of half a gap, at the most, where A changes much in it
 _TURN = 1.0  # change of A over a piece, times its length, that a piece may have
+
+
+Time = Literal["discrete", "continuous"]
+
+
+class Linearisation(eqx.Module):
+    """f_L(x) = A x + b: the drift of the base process p_L.
+
+    In discrete time one for every step; in continuous time one for every node, and linear in time between them.
+    """
+
+    A: Float[Array, "d d M"]
+    b: Float[Array, "d M"]
+
+    def __getitem__(self, lanes: Any) -> "Linearisation":
+        return Linearisation(self.A[..., lanes], self.b[..., lanes])
+
+
+LEFT, RIGHT = slice(None, -1), slice(1, None)  # the two ends of every interval, among the nodes
 
 
 class Transition(NamedTuple):
@@ -45,6 +65,12 @@ def linear_transition(
 ) -> Transition:
     """dx = (A x + b) dt + L dβ over a gap, for A and b linear in time between their two ends."""
     return after(*half_transitions(A, b, Q, gap))
+
+
+def exact_transition(base: Linearisation, Q: Float[Array, "d d"], gaps: Float[Array, " M"]) -> Transition:
+    """Φ, c, Σ of every interval for a base given at the nodes."""
+    A, b = jnp.asarray(base.A), jnp.asarray(base.b)
+    return linear_transition((A[..., LEFT], A[..., RIGHT]), (b[..., LEFT], b[..., RIGHT]), Q, gaps)
 
 
 def half_transitions(
