@@ -236,8 +236,8 @@ def run(seed: int, index: int) -> Outcome:
         errors, outcome, message = attempt(lambda: deviations(post, exact, index))
         if errors is not None:
             outcome, error, message = judge(errors, post.status == "converged", post.status)
-        elif outcome == "refused":  # a posterior that was given out draws samples
-            outcome = "crashed"
+        elif outcome == "refused":  # a posterior that has converged draws samples; another one may say that it cannot
+            outcome = "crashed" if post.converged else post.status
         message = message if post.converged else f"{message}; {post.message}"
     script = "" if outcome == "right" else write_script(case, exact, post, outcome, message)
     return Outcome(

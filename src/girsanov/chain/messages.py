@@ -17,6 +17,7 @@ from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, matmul, matvec, symmetrise, transpose
 from girsanov.chain.linear_sde import Transition
 from girsanov.chain.moments import Moments
+from girsanov.chain.transitions import Transitions
 
 
 class Message(eqx.Module):
@@ -78,9 +79,13 @@ def moved(transition: Transition, m: Float[Array, "d *lanes"], S: Float[Array, "
 
 class Reweighted(eqx.Module):
     """Moments of the states, divergence from the process without the messages, and the messages at either end of every
-    step, exp(hᵀx − ½xᵀJx) of all that comes later; `ok` is whether every state has a density."""
+    step, exp(hᵀx − ½xᵀJx) of all that comes later; `ok` is whether every state has a density.
+
+    `steps` are the process' own transitions: with x₊ = c + Lz and z | x ~ N(…, V), a root of their noise is L√V.
+    """
 
     moments: Moments
+    steps: Transitions
     divergence: Float[Array, ""]
     left: Message
     right: Message
@@ -124,7 +129,10 @@ def reweight(initial: Transition, transition: Transition, sites: Message, valid:
     divergence += jnp.where(valid, _divergence(steps, tilted, m[:, :-1], S[..., :-1]), 0.0).sum()
     pivots = jnp.concatenate([start.pivots[:, None], jnp.where(valid, tilted.pivots, 1.0)], -1)
     ok = jnp.all(pivots > 0.0) & jnp.all(jnp.isfinite(pivots))
-    return Reweighted(Moments(m, S, C), divergence, left, right, ok)
+    root = matmul(steps.L, blocks.cholesky(tilted.V))
+    first_root = matmul(first.L, blocks.cholesky(start.V))
+    own = Transitions(q.Phi, jnp.concatenate([first_root[..., None], root], -1))
+    return Reweighted(Moments(m, S, C), own, divergence, left, right, ok)
 
 
 def _divergence(step: Step, tilted: Tilted, m: Float[Array, "d *lanes"], S: Float[Array, "d d *lanes"]):

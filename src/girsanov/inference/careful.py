@@ -23,6 +23,7 @@ from girsanov.chain.conversion import from_roots
 from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.smoother import Engine
 from girsanov.chain.square_root import NodeSites, RootChain, Step, divergence, solve
+from girsanov.chain.transitions import Transitions
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, Run, rounding, select, settle
 from girsanov.inference.objective import Problem
 from girsanov.inference.sites import DataSites, DenseSites, Sites
@@ -279,4 +280,5 @@ def as_chain(problem: Problem, result: Run) -> Run:
     parts = (sites.A, b, potential, sites.J, reading, np.swapaxes(H, 0, 1) @ sites.P @ H)
     A, b, potential, J, reading, P = (np.moveaxis(a, 0, -1) for a in parts)
     absolute = Sites(Linearisation(A, b), DenseSites(potential, J), DataSites(reading, P))
-    return result._replace(eta=eta, moments=moments, sites=absolute, root=path)
+    steps = Transitions(*(np.moveaxis(a, 0, -1) for a in (q.T[1:], q.root)))
+    return result._replace(eta=eta, moments=moments, sites=absolute, steps=steps, root=path)

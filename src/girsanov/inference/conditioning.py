@@ -74,8 +74,9 @@ def _squares(problem: Problem, result: Run, m: np.ndarray, S: np.ndarray) -> flo
 
 
 def flagged(problem: Problem, result: Run) -> Run:
-    """The result, with the status `ill_conditioned` where rounding may have spoilt it."""
-    if result.status is Status.BAD_START or rounding_loss(problem, result).worst <= _TOO_LARGE:
+    """The result, with the status `ill_conditioned` where rounding may have spoilt it, or ended it."""
+    limit = _NOTICEABLE if result.status is Status.STALLED else _TOO_LARGE
+    if result.status is Status.BAD_START or rounding_loss(problem, result).worst <= limit:
         return result
     return ill_conditioned(problem, result, "gv.CVIDP() in discrete time and without rho resolves more")
 
@@ -93,8 +94,9 @@ def only_rounding_is_left(result: Run) -> bool:
 
 
 def explained(problem: Problem, result: Run) -> Run:
-    """The result, with the scale at fault where it says that it is ill-conditioned."""
-    return ill_conditioned(problem, result) if result.status is Status.ILL_CONDITIONED else result
+    """The result, with the scale at fault where it says that it is ill-conditioned, or stalled because it is."""
+    stalled = result.status is Status.STALLED and not rounding_loss(problem, result).worst <= _NOTICEABLE
+    return ill_conditioned(problem, result) if stalled or result.status is Status.ILL_CONDITIONED else result
 
 
 def ill_conditioned(problem: Problem, result: Run, hint: str = "") -> Run:
@@ -126,6 +128,28 @@ def scale_at_fault(problem: Problem, m: np.ndarray, S: np.ndarray) -> str:
     }
     text, numbers = max(candidates.items(), key=lambda c: c[1][1] / c[1][0])
     return text.format(*numbers)
+
+
+def scales_apart(problem: Problem, readings: np.ndarray, sds: np.ndarray) -> str:
+    """A sentence on which scales of a model lie furthest apart, before anything is known of the state.
+
+    `readings` and `sds` (n, D) are what the observations say of Hx, roughly; NaN where nothing was observed.
+    """
+    model, initial = problem.model, problem.model.initial_state()
+    gaps = np.asarray(problem.gaps)[: int(problem.size) - 1]
+    first = np.sqrt(np.diagonal(np.asarray(initial.cov)))
+    step = np.sqrt(np.outer(gaps, np.diagonal(np.asarray(model.diffusion))))
+    away = np.abs(readings - np.asarray(model.emission) @ np.asarray(initial.mean))
+    sizes = {
+        "the standard deviation of the initial state": first,
+        "the noise of one step, √(Q·dt)": step,
+        "the standard deviation of an observation": sds,
+        "the distance of the data from the initial mean": away[away > 0.0],
+    }
+    found = {name: (float(np.nanmin(a)), float(np.nanmax(a))) for name, a in sizes.items() if np.isfinite(a).any()}
+    low = min(found, key=lambda name: found[name][0])
+    high = max(found, key=lambda name: found[name][1])
+    return f"{low} is {found[low][0]:.2g}, {high} is {found[high][1]:.2g}"
 
 
 def _worst(small: np.ndarray, large: np.ndarray) -> tuple[float, float]:

@@ -12,6 +12,8 @@ interval, E[(f_q − f_B)ᵀQ⁻¹e] stays bounded and smooth there. At the opti
 where the cross term vanishes; between them it does not, which the ends alone would not see.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -26,6 +28,7 @@ from girsanov.chain.messages import Message, back, moved, reweight, reweighted, 
 from girsanov.chain.moments import Moments, expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine
+from girsanov.chain.transitions import Transitions
 from girsanov.inference.expectations import NodeSums, at_nodes, evaluate_drift, node_sums, site_gradient, to_site
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, blank_carry, blank_sites, select, settle
 from girsanov.inference.objective import Problem, data_expectations, starting_sites
@@ -195,6 +198,7 @@ class ContinuousTrial(eqx.Module):
     elbo: Float[Array, ""]
     target: ContinuousSites
     moments: Moments
+    steps: Transitions
 
 
 def evaluate_continuous(problem: Problem, sites: ContinuousSites) -> ContinuousTrial:
@@ -221,7 +225,7 @@ def evaluate_continuous(problem: Problem, sites: ContinuousSites) -> ContinuousT
     at_left, at_right = (jax.tree.map(lambda a, n=n: a[..., n], site) for n in (slice(M), slice(M, None)))
     target = ContinuousSites(base, at_left, at_right, data)
     eta = compose_continuous(problem, sites, transition)
-    return ContinuousTrial(sites, eta, result.ok & jnp.isfinite(elbo), elbo, target, q)
+    return ContinuousTrial(sites, eta, result.ok & jnp.isfinite(elbo), elbo, target, q, result.steps)
 
 
 def _from_the_data(problem: Problem) -> ContinuousSites:
@@ -264,7 +268,8 @@ class Continuous(Algorithm):
         d, N = problem.model.dim, problem.times.shape[0]
         eta = NaturalChain(jnp.zeros((d, N)), jnp.zeros((d, d, N)), jnp.zeros((d, d, N - 1)))
         common = blank_carry(problem, eta, sites)
-        common = eqx.tree_at(lambda c: c.iteration, common, jnp.where(given, -1, -2))
+        steps = Transitions(jnp.zeros((d, d, N - 1)), jnp.zeros((d, d, N)))
+        common = dataclasses.replace(common, iteration=jnp.where(given, -1, -2), steps=steps)
         return ContinuousCarry(common, own, jnp.asarray(self.rho), jnp.asarray(jnp.inf))
 
     def common(self, carry: ContinuousCarry) -> Carry:
@@ -301,10 +306,10 @@ class Continuous(Algorithm):
         status = jnp.where((rho < _SMALLEST) & ~converged, int(Status.STALLED), status)
         status = jnp.where(lost, int(Status.ILL_CONDITIONED), status)
         status = settle(status, iteration, accept, converged, limits)
-        eta, elbo, moments, sites, target = select(
+        eta, elbo, moments, sites, steps, target = select(
             accept,
-            (trial.eta, trial.elbo, trial.moments, trial.sites, trial.target),
-            (at.eta, at.elbo, at.moments, at.sites, carry.target),
+            (trial.eta, trial.elbo, trial.moments, trial.sites, trial.steps, trial.target),
+            (at.eta, at.elbo, at.moments, at.sites, at.steps, carry.target),
         )
         zero = jax.tree.map(jnp.zeros_like, target.left)
         target = select(look, ContinuousSites(target.base, zero, zero, target.data), target)
@@ -312,7 +317,7 @@ class Continuous(Algorithm):
         fall_back = unmoved & ~look & ~accept
         sites = select(fall_back, carry.target, sites)
         iteration, status = jnp.where(fall_back, -2, iteration), jnp.where(fall_back, at.status, status)
-        common = Carry(eta, elbo, moments, sites, iteration, status)
+        common = Carry(eta, elbo, moments, sites, iteration, status, steps)
         # What is left to go may have grown since the last step: each smaller one is allowed to show more of it.
         kept = jnp.where(accept, decrement, carry.decrement / _SHRINKAGE)
         return ContinuousCarry(common, target, rho, kept), Record(accept & ~look, elbo, carry.rho, decrement)

@@ -72,6 +72,7 @@ class Carry(eqx.Module):
     sites: Any
     iteration: Int[Array, ""]
     status: Int[Array, ""]
+    steps: Any = None  # q's own transitions, a `chain.transitions.Transitions`, where the algorithm knows them exactly
 
 
 def blank_sites(problem: Problem) -> Sites:
@@ -170,6 +171,7 @@ class Run(NamedTuple):
     trace: dict[str, np.ndarray]  # elbo, step, decrement: one entry an iteration, the first is the start
     passes: int
     seconds: float
+    steps: Any = None  # q's own transitions where the algorithm knows them better than its natural parameters do
     root: Any = None  # q in square-root form, a `careful.Path`, where the careful algorithm made it
     fault: str = ""  # what to say beside the status
     quadrature_error: float | None = None  # in nats, by a richer rule, where it was looked at
@@ -224,4 +226,5 @@ def run(
         trace,
         passes,
         time.perf_counter() - begun,
+        common.steps,
     )

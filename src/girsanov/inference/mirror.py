@@ -26,12 +26,14 @@ from girsanov.inference.status import Status
 
 _GROWTH, _SHRINKAGE = 1.5, 0.5
 _SMALLEST = 1e-6  # a safeguarded step below this has stalled
+_ROUNDING = 1e3  # tolerances that a full step may still move q by when the bound cannot be raised any more
 
 
 class MirrorCarry(eqx.Module):
     common: Carry
     residual: NaturalChain
     rho: Float[Array, ""]
+    ahead: Float[Array, ""]  # divergence that a full step from the current chain makes, by the first trial from it
 
 
 class Mirror(Algorithm):
@@ -46,7 +48,7 @@ class Mirror(Algorithm):
 
     def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> MirrorCarry:
         first = begin_chain(problem, start, given)
-        return MirrorCarry(first, 0.0 * first.eta, jnp.asarray(self.rho))
+        return MirrorCarry(first, 0.0 * first.eta, jnp.asarray(self.rho), jnp.asarray(-1.0))
 
     def step(self, problem: Problem, carry: MirrorCarry, limits: Limits) -> tuple[MirrorCarry, Record]:
         at = carry.common
@@ -60,10 +62,15 @@ class Mirror(Algorithm):
         change = inner(trial.eta - at.eta, expectations(trial.moments) - expectations(at.moments))
         converged = ~first & (jnp.abs(rise) < limits.tolerance) & (jnp.abs(change) < limits.tolerance)
         iteration = at.iteration + accept
+        ahead = jnp.where(carry.ahead < 0.0, jnp.abs(change) / carry.rho**2, carry.ahead)
         if self.safeguard:
             rho = jnp.where(accept, jnp.minimum(self.rho, _GROWTH * carry.rho), _SHRINKAGE * carry.rho)
             rho = jnp.where(first, self.rho, rho)
-            failed = jnp.where(rho < _SMALLEST, int(Status.STALLED), int(Status.RUNNING))
+            # Where no step raises the bound, not even a short one, what is left of the residual is rounding or
+            # quadrature error: q is as good as it gets while a full step would hardly move it.
+            small = (ahead >= 0.0) & (ahead < _ROUNDING * limits.tolerance)
+            spent = jnp.where(small, int(Status.CONVERGED), int(Status.STALLED))
+            failed = jnp.where(rho < _SMALLEST, spent, int(Status.RUNNING))
         else:
             rho, failed = carry.rho, int(Status.NOT_A_DENSITY)
         status = jnp.where(accept, at.status, jnp.where(first, int(Status.BAD_START), failed))
@@ -74,4 +81,6 @@ class Mirror(Algorithm):
             (at.eta, at.elbo, at.moments, at.sites, carry.residual),
         )
         common = Carry(eta, elbo, moments, sites, iteration, status)
-        return MirrorCarry(common, residual, rho), Record(accept, elbo, carry.rho, change)
+        return MirrorCarry(common, residual, rho, jnp.where(accept, -1.0, ahead)), Record(
+            accept, elbo, carry.rho, change
+        )

@@ -16,10 +16,10 @@ from girsanov._core.progress import reporter
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
-from girsanov.chain.square_root import RootChain
 from girsanov.chain.transitions import Transitions
 from girsanov.data.grid import Grid, given_grid, regular_grid
 from girsanov.data.series import TimeSeries
+from girsanov.inference.conditioning import scales_apart
 from girsanov.inference.continuous import ContinuousSites
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.expectations import evaluate_drift
@@ -110,12 +110,12 @@ def make_posterior(
         seconds=seconds,
         time="continuous" if continuous else "discrete",
         quadrature_error=result.quadrature_error,
-        exact_transitions=None if result.root is None else _steps_of(result.root.chain, N),
+        exact_transitions=None if result.steps is None else _trimmed(result.steps, N),
     )
 
 
-def _steps_of(q: RootChain, N: int) -> Transitions:
-    return Transitions(*(np.moveaxis(np.asarray(a), 0, -1) for a in (q.T[1:N], q.root[:N])))
+def _trimmed(steps: Transitions, N: int) -> Transitions:
+    return Transitions(np.asarray(steps.T)[..., : N - 1], np.asarray(steps.root)[..., :N])
 
 
 def check_method(method: Any, **limits: Any) -> Method:
@@ -172,17 +172,28 @@ def _start_values(problem: Problem):
     return x, evaluate_drift(problem.model.drift, x, problem.times)
 
 
+@compiled
+def _readings(problem: Problem):
+    z, precision = jax.vmap(problem.model.likelihood.start)(problem.y)
+    seen = problem.observed
+    return jnp.where(seen, z, jnp.nan), jnp.where(seen, 1.0 / jnp.sqrt(precision), jnp.nan)
+
+
 def explain_bad_start(problem: Problem) -> None:
-    """Raise a ValueError for the first state and time at which the drift is not finite, or say that there is none."""
+    """Raise a ValueError for the first state and time at which the drift is not finite, or say that there is none.
+
+    Where the states themselves are not finite, or the drift is, the scales of the model are at fault.
+    """
     x, f = (np.asarray(a)[..., : int(problem.size)] for a in _start_values(problem))
-    bad = np.argwhere(~np.isfinite(f).all(0).T)
+    bad = np.argwhere((~np.isfinite(f) & np.isfinite(x).all(0)).any(0).T)
     if len(bad):
         m, n = bad[0]
         raise ValueError(
             f"the drift returned {f[:, n, m].tolist()} at state {x[:, n, m].tolist()} and time "
             f"{float(problem.times[m])!r}; it must be finite wherever the posterior may go"
         )
+    apart = scales_apart(problem, *(np.asarray(a) for a in _readings(problem)))
     raise ValueError(
-        "the evidence bound is not finite at the starting point although the drift is; check the scale of the data, "
-        "the diffusion and the noise against each other"
+        f"the scales of the model lie too far apart for double precision: {apart}, and the bound is not finite where "
+        "this method starts. Bring them closer together, or use method=gv.CVIDP(), which resolves more"
     )

@@ -101,7 +101,14 @@ class Posterior(PathEstimate):
     @float64
     def transitions(self) -> Transitions:
         """q's own steps, x_{m+1} = m_{m+1} + T_m (x_m − m_m) + root_{m+1} ξ, time in the last axis."""
-        return self.exact_transitions or to_numpy(_transitions(self.natural))
+        steps = self.exact_transitions or to_numpy(_transitions(self.natural))
+        if not (np.isfinite(steps.T).all() and np.isfinite(steps.root).all()):
+            raise ValueError(
+                f"this posterior is {self.status}, and rounding has left its steps without a joint density, so that no "
+                "paths can be drawn from it: infer with method=gv.CVIDP(), which resolves more, or bring the scales of "
+                "the model closer together"
+            )
+        return steps
 
     def marginals(self, times: Any) -> Marginals:
         """Mean and covariance of the state at any times inside the horizon, off the grid by the local bridge."""
