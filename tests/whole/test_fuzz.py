@@ -225,6 +225,33 @@ def linear_slice(seed: int, each: int = 24, shapes: int = 3) -> list[int]:
     return [index for indices in chosen.values() for index in indices]
 
 
+# Cases that were wrong once, with what they must be now: right, or a status that names the scale at fault.
+ONCE_WRONG = {
+    "the bound is large, and rounding ends the climb": (linear, 20261, 1337, ("right",)),
+    "steps that rounding leaves without a density": (linear, 20261, 559, ("right", "ill_conditioned")),
+    "counts of two outputs far off": (scores, 20261, 148, ("right",)),
+}
+ONCE_WRONG_SLOW = {
+    "a start far from sharp data": (linear, 20261, 126, ("right", "ill_conditioned")),
+    "no density to start from": (linear, 20261, 1123, ("right", "refused")),
+    "four states, one sharp sensor": (linear, 20263, 42, ("right", "ill_conditioned")),
+    "NaN samples of four states": (linear, 20261, 510, ("right", "ill_conditioned")),
+    "counts of three outputs far off": (scores, 20263, 48, ("right",)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", [*ONCE_WRONG, *(pytest.param(name, marks=pytest.mark.slow) for name in ONCE_WRONG_SLOW)]
+)
+def test_what_was_wrong_once(name):
+    family, seed, index, allowed = (ONCE_WRONG | ONCE_WRONG_SLOW)[name]
+    found = family.run(seed, index)
+    assert found.outcome in allowed, found.message
+    if found.outcome != "right":
+        assert "scale" in found.message
+
+
 @pytest.mark.slow
 def test_linear_slice():
     outcomes = [linear.run(20, index) for index in linear_slice(20)]

@@ -79,7 +79,8 @@ def moved(transition: Transition, m: Float[Array, "d *lanes"], S: Float[Array, "
 
 class Reweighted(eqx.Module):
     """Moments of the states, divergence from the process without the messages, and the messages at either end of every
-    step, exp(hᵀx − ½xᵀJx) of all that comes later; `ok` is whether every state has a density.
+    step, exp(hᵀx − ½xᵀJx) of all that comes later; `ok` is whether every state has a density. What is lost: where a
+    message says b times as much of one direction as the step does, B⁻¹ keeps the variance of the others to ε b.
 
     `steps` are the process' own transitions: with x₊ = c + Lz and z | x ~ N(…, V), a root of their noise is L√V.
     """
@@ -90,6 +91,7 @@ class Reweighted(eqx.Module):
     left: Message
     right: Message
     ok: Bool[Array, ""]
+    lost: Float[Array, ""]  # share of a variance that rounding may have taken, at the worst
 
 
 def reweight(initial: Transition, transition: Transition, sites: Message, valid: Bool[Array, " M"]) -> Reweighted:
@@ -132,7 +134,14 @@ def reweight(initial: Transition, transition: Transition, sites: Message, valid:
     root = matmul(steps.L, blocks.cholesky(tilted.V))
     first_root = matmul(first.L, blocks.cholesky(start.V))
     own = Transitions(q.Phi, jnp.concatenate([first_root[..., None], root], -1))
-    return Reweighted(Moments(m, S, C), own, divergence, left, right, ok)
+    return Reweighted(Moments(m, S, C), own, divergence, left, right, ok, _lost(pivots))
+
+
+def _lost(pivots: Float[Array, "d N"]) -> Float[Array, ""]:
+    """Σ ε b over the steps; a single direction has no others."""
+    if pivots.shape[0] == 1:
+        return jnp.zeros(())
+    return jnp.finfo(pivots.dtype).eps * pivots.max(0).sum()
 
 
 def _divergence(step: Step, tilted: Tilted, m: Float[Array, "d *lanes"], S: Float[Array, "d d *lanes"]):

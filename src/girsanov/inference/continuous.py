@@ -41,6 +41,7 @@ _GROWTH, _DAMPING, _SHRINKAGE = 1.1, 0.7, 0.5
 _FAR = 4.0
 _SLACK = 1.0  # nats that a step may lower the bound, which is not quite what the sites, trapezoidal, climb
 _SMALLEST = 1e-5
+_LOST = 3e-5  # share of a variance, by this estimate, from which results were seen to be off by thirty times as much
 _UNSTABLE = 2.0  # Δ times the drift's rate from where on Euler's scheme grows without bound
 
 
@@ -199,6 +200,7 @@ class ContinuousTrial(eqx.Module):
     target: ContinuousSites
     moments: Moments
     steps: Transitions
+    lost: Float[Array, ""]  # share of a variance that rounding may have taken, at the worst
 
 
 def evaluate_continuous(problem: Problem, sites: ContinuousSites) -> ContinuousTrial:
@@ -225,7 +227,7 @@ def evaluate_continuous(problem: Problem, sites: ContinuousSites) -> ContinuousT
     at_left, at_right = (jax.tree.map(lambda a, n=n: a[..., n], site) for n in (slice(M), slice(M, None)))
     target = ContinuousSites(base, at_left, at_right, data)
     eta = compose_continuous(problem, sites, transition)
-    return ContinuousTrial(sites, eta, result.ok & jnp.isfinite(elbo), elbo, target, q, result.steps)
+    return ContinuousTrial(sites, eta, result.ok & jnp.isfinite(elbo), elbo, target, q, result.steps, result.lost)
 
 
 def _from_the_data(problem: Problem) -> ContinuousSites:
@@ -295,6 +297,7 @@ class Continuous(Algorithm):
         at_rest = jnp.abs(trial.elbo - at.elbo) < jnp.sqrt(limits.tolerance)
         converged = ~first & (jnp.abs(decrement) < limits.tolerance) & at_rest
         lost = ~first & trial.ok & ~(decrement > -limits.tolerance)
+        lost |= converged & ~(trial.lost < _LOST)
         iteration = at.iteration + accept
         rho, failed = carry.rho, int(Status.NOT_A_DENSITY)
         if self.safeguard:

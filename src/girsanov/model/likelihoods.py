@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from girsanov._core.precision import parameter
 from girsanov._core.special import half_step_of_log_gamma
 from girsanov._core.types import Array
-from girsanov.model.predictive import Entry, concave, in_parts, log_predictive, scale_mixture
+from girsanov.model.predictive import Entry, concave, in_parts, log_predictive, readings_at_the_mode, scale_mixture
 from girsanov.model.quadrature import GaussHermite
 
 LOG_2PI = 1.8378770664093453
@@ -162,7 +162,7 @@ class Elementwise(Likelihood):
         return (w @ values).sum(), g_mean, jnp.diag(g_var)
 
     def log_predictive(self, y, observed, mean, V):
-        reading, precision = self.start(y)
+        reading, precision = self.readings(y, observed, mean, V)
         order = jnp.argsort(jnp.where(observed, -precision * jnp.diagonal(V), jnp.inf))
         y, observed, mean, V = y[order], observed[order], mean[order], V[order][:, order]
         parts = [jax.tree.map(lambda a, i=i: a[i] if jnp.ndim(a) else a, self) for i in order]
@@ -171,6 +171,17 @@ class Elementwise(Likelihood):
 
     def log_predictives(self, y, observed, mean, V):
         return in_parts(self.log_predictive, y, observed, mean, V)
+
+    def readings(self, y, observed, mean, V) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
+        """Gaussian readings of z, a mean and a precision of each entry, that are right near the mode of p(y | z) N(z).
+
+        As here where the density is log-concave; one that is not gives its `start`.
+        """
+
+        def density(z):
+            return self.log_density(y, z)
+
+        return readings_at_the_mode(density, self.start(y), observed, mean, V)
 
     def pieces(self, y: Float[Array, ""]) -> Entry:
         """The density of one entry as readings of z, see `predictive`; as here where it is log-concave."""
@@ -332,6 +343,9 @@ class StudentT(Elementwise):
 
     def start(self, y):
         return y, jnp.broadcast_to(1.0 / jnp.asarray(self.scale) ** 2, y.shape)
+
+    def readings(self, y, observed, mean, V):
+        return self.start(y)
 
     def pieces(self, y):
         return scale_mixture(y, jnp.asarray(self.scale), jnp.asarray(self.df))
