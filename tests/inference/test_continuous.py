@@ -15,6 +15,8 @@ import girsanov as gv
 from girsanov._core.precision import float64
 from girsanov.chain.linear_sde import Time, linear_transition
 from girsanov.data.grid import regular_grid
+from girsanov.inference.continuous import ContinuousSites, evaluate_continuous
+from girsanov.inference.levels import make_problem
 from girsanov.paper.data import inference_model, load_fold
 from girsanov.result.infer import make_posterior, run_history
 
@@ -415,6 +417,35 @@ def test_started_from_its_own_solution():
     )
     assert again.converged
     assert abs(again.elbo - post.elbo) < TOLERANCES["converged"]
+    assert len(again.history) - 1 <= 1 < len(post.history) - 1  # it was there already
+    assert again.history.coarse == ()  # and solved nothing else on the way
+    assert gv.infer(post.model, post.series, 0.08, SHORT_SPAN, start=post).converged  # in discrete time too
+
+
+def test_settings_reach_the_discrete_run_that_comes_first():
+    """Its limits and grids are those asked for."""
+    model = MODELS["double_well"]
+    series = gv.simulate(model, LONG_TIMES, key=jax.random.key(0), start=0.0, dt=1e-3).series
+    plain, single, short = (
+        gv.infer(model, series, 0.008, LONG_SPAN, method=gv.CVIDP(time="continuous", **options), progress=False)
+        for options in ({}, {"coarse_to_fine": False}, {"max_iterations": 3})
+    )
+    assert len(plain.history.coarse) > 1 and len(single.history.coarse) == 1
+    assert all(iterations <= 100 for iterations, _ in short.history.coarse[:-1])
+    assert short.history.coarse[-1][0] <= 3 and short.status == "max_iterations"
+
+
+def test_the_sites_of_both_ends_compose_the_posterior(tmp_path):
+    post = inferred()
+    problem = make_problem(post.model, post.series, post.grid, gv.CVIDP().rule(post.model.dim))
+    target = post.target
+    with jax.enable_x64(True):
+        here = evaluate_continuous(problem, ContinuousSites(target.base, target.dense, target.right, target.data))
+        assert_close(np.asarray(here.eta.J), post.natural.J, "converged", "precision")
+        assert_close(np.asarray(here.moments.m), post.moments.m, "converged", "mean")
+        assert abs(float(here.elbo) - post.elbo) < TOLERANCES["converged"]
+    loaded = gv.load(post.save(tmp_path / "continuous.gv"), drift=post.model.drift)
+    assert np.array_equal(loaded.target.right.potential, target.right.potential)
 
 
 def test_bad_options_are_refused():

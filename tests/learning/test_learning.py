@@ -5,6 +5,7 @@ import logging
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
@@ -22,6 +23,7 @@ from girsanov.learning.learn import learn
 from girsanov.learning.objectives import Expansion, modified_value_and_grad, standard_value_and_grad, with_parameters
 from girsanov.learning.parameters import leaves_by_path, make_spec, to_vector
 from girsanov.paper.data import inference_model, load_fold
+from girsanov.result.fit import FitHistory
 
 OBJECTIVES = ("modified", "standard", "profile")
 EVERYTHING = ["drift", "diffusion", "initial", "likelihood"]
@@ -478,6 +480,41 @@ def test_bad_options(options, message):
     with pytest.raises(ValueError) as error:
         learn(ou_model(), ou_series(), DT, SPAN, progress=False, **options)
     assert message in str(error.value)
+
+
+def test_resume_refuses_another_model():
+    first = fit_ou(max_iterations=1)
+    other = gv.Model(gv.OrnsteinUhlenbeck(2.0), 1.0, gv.GaussianState(1.0, 0.1), gv.likelihoods.Gaussian(0.5))
+    with pytest.raises(ValueError, match=r"likelihood.variance is 0.5 in the model given and 0.05 in the fit"):
+        fit_ou(other, resume=first)
+
+
+class Pulled(eqx.Module):
+    """A drift of the user's own around one of the library's, with a whole number and a 32-bit array among its own."""
+
+    inner: gv.OrnsteinUhlenbeck
+    shift: int
+    gain: jax.Array
+
+    def __call__(self, x, t):
+        return self.inner(x, t) + self.gain * self.shift
+
+
+def test_numbers_of_every_kind_are_parameters_with_their_constraints():
+    model = gv.Model(Pulled(gv.OrnsteinUhlenbeck(1.0), 2, jnp.float32(0.5)), 1.0, gv.GaussianState(1.0, 0.1))
+    fit = fit_ou(model, trainable=["drift"], max_iterations=1)
+    assert fit.trainable == ("drift.inner.decay", "drift.shift", "drift.gain")
+    assert {np.asarray(v).dtype for v in fit.parameters.values()} == {np.dtype(np.float64)}
+    spec = {p.path: p.kind for p in make_spec(model, "drift")}
+    assert spec == {"drift.inner.decay": "positive", "drift.shift": "real", "drift.gain": "real"}
+
+
+def test_an_error_of_a_multiple_of_the_identity_stands_on_its_diagonal():
+    history = FitHistory({"diffusion": np.stack([np.eye(2)] * 2)}, *(np.zeros(2),) * 5)
+    fit = dataclasses.replace(fit_ou(max_iterations=1), history=history, standard_errors={"diffusion": 0.125})
+    lines = {line.split("]")[0] + "]": line for line in fit.summary().splitlines() if "[" in line}
+    assert all(("0.125" in line) == (name in ("diffusion[0, 0]", "diffusion[1, 1]")) for name, line in lines.items())
+    assert len(lines) == 4
 
 
 def test_resume_with_other_parameters():

@@ -17,6 +17,7 @@ from girsanov.chain.bridge import bridge
 from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.model.likelihoods import Elementwise
+from girsanov.model.simulate import euler_paths
 
 matplotlib.use("Agg")
 
@@ -219,6 +220,20 @@ def test_forecast_has_the_moments_of_the_sde(linear):
         assert_moments(paths[:, i], *sde_moments(linear.mean[-1], linear.cov[-1], t - 1.0))
     assert np.array_equal(paths, linear.forecast(times, key=jax.random.key(0), n=n, dt=2e-3))
     assert not np.array_equal(paths, linear.forecast(times, key=jax.random.key(1), n=n, dt=2e-3))
+
+
+def test_forecast_of_a_drift_that_is_too_fast_for_the_step():
+    """Some paths leave the range of numbers where the step is too long; with shorter steps none does."""
+    model = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(0.0, 4.0), gv.likelihoods.Gaussian(1.0))
+    post = gv.infer(model, gv.TimeSeries([0.0, 0.1], [0.0, np.nan]), dt=0.1, progress=False)
+    end, _, _ = start = 0.1, np.zeros(1), 4.0 * np.eye(1)
+    wide = dataclasses.replace(post, moments=Moments(post.moments.m * 0.0, post.moments.S * 0.0 + 4.0, post.moments.C))
+    long = euler_paths(model, np.array([1.0]), key=jax.random.key(0), n=200, dt=0.1, start=start)
+    assert 0 < np.isfinite(long).sum() < long.size
+    assert np.isfinite(wide.forecast([1.0], key=jax.random.key(0), n=200, dt=0.1)).all()
+    explosive = gv.Model(lambda x, t: x**3, 1.0, gv.GaussianState(0.0, 4.0), gv.likelihoods.Gaussian(1.0), dim=1)
+    with pytest.raises(ValueError, match=r"of 200 simulated paths are not finite from time 5"):
+        dataclasses.replace(wide, model=explosive).forecast([end, 5.0], key=jax.random.key(0), n=200, dt=0.1)
 
 
 def test_forecast_starts_at_the_end_of_the_horizon(linear):

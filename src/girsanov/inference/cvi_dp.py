@@ -113,25 +113,40 @@ class CVIDP(Method):
     def next_start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
         if result.root is not None:
             return result.root
-        """At the optimum the sites compose the chain, and they share the first run's compiled program; where the run
-        stopped short of it, the chain itself loses nothing."""
+        # At the optimum the sites compose the chain, and they share the first run's compiled program; where the run
+        # stopped short of it, the chain itself loses nothing.
         return sites if result.trace["decrement"][-1] <= self.tolerance else eta
 
     def _solve_continuous(self, model, series, grid, start, progress) -> tuple[Problem, Run, list[Run]]:
-        """The discrete solution first: its sites, per unit of time, are those of the continuous one up to O(dt).
+        """From a continuous posterior that is given, on the same grid; else from the solution of the discrete model.
 
-        Where there is none, as with steps that are far too long for Euler's scheme, the data alone are the start.
+        The sites of that, per unit of time, are those of the continuous one up to O(dt). Where it has none, as with
+        steps that are far too long for Euler's scheme, the data alone are the start.
         """
-        discrete = CVIDP(
-            tolerance=max(_COARSE_TOLERANCE, self.tolerance), quadrature=self.quadrature, engine=self.engine
-        )
-        problem, first, coarse = discrete.solve(model, series, grid, start, progress)
-        begin, sites = None, first.sites
-        if first.status is not Status.BAD_START:
-            begin = ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
+        problem = make_problem(model, series, grid, self.rule(model.dim))
+        given = None if start is None else start(problem)
+        if isinstance(given, Sites) and given.right is not None:
+            begin, before = ContinuousSites(given.base, given.dense, given.right, given.data), []
+        else:
+            begin, before = self._discrete_start(model, series, grid, start, progress)
         rho = np.asarray(1.0 if self.rho is None else float(self.rho))
         result = self.run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
-        return problem, explained(problem, result), [*coarse, first]
+        return problem, explained(problem, result), before
+
+    def _discrete_start(self, model, series, grid, start, progress) -> tuple[ContinuousSites | None, list[Run]]:
+        """The sites of the discrete model's solution, and the runs that led to it."""
+        discrete = CVIDP(
+            tolerance=max(_COARSE_TOLERANCE, self.tolerance),
+            max_iterations=self.max_iterations,
+            coarse_to_fine=self.coarse_to_fine,
+            quadrature=self.quadrature,
+            engine=self.engine,
+        )
+        _, first, coarse = discrete.solve(model, series, grid, start, progress)
+        sites, runs = first.sites, [*coarse, first]
+        if first.status is Status.BAD_START:
+            return None, runs
+        return ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data), runs
 
     def algorithm(self) -> Algorithm:
         if self.rho is None:

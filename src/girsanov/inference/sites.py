@@ -29,11 +29,16 @@ class DataSites(eqx.Module):
 
 
 class Sites(eqx.Module):
-    """The sites of g(q), the natural parameters that the gradient of the bound asks for; q's own at the optimum."""
+    """The sites of g(q), the natural parameters that the gradient of the bound asks for; q's own at the optimum.
+
+    In continuous time the base is given at the nodes, and dense sites at either end of every interval: `dense` at the
+    left one, `right` at the right one, each with half the interval's weight.
+    """
 
     base: Linearisation
     dense: DenseSites
     data: DataSites
+    right: DenseSites | None = None
 
 
 def base_chain(

@@ -8,7 +8,8 @@ import numpy as np
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.method import Method
 from girsanov.learning.optimise import check_optimiser
-from girsanov.learning.parameters import Parameter, Spec, constrain, free_part
+from girsanov.learning.parameters import Parameter, Spec, constrain, free_part, leaves_by_path
+from girsanov.model.model import Model
 from girsanov.result.fit import Fit
 
 _FAR = 4.0  # in free coordinates
@@ -58,10 +59,26 @@ def _check_support(p: Parameter, prior: Any) -> None:
             )
 
 
-def check_resume(spec: Spec, resume: Fit | None) -> None:
+def check_resume(spec: Spec, resume: Fit | None, model: Model) -> None:
+    """That the fit to go on from learnt these parameters of this model: its frozen parts must be those given."""
     paths = tuple(p.path for p in spec)
-    if resume is not None and resume.trainable != paths:
+    if resume is None:
+        return
+    if resume.trainable != paths:
         raise ValueError(
             f"resume= learnt {', '.join(resume.trainable)}, but trainable stands for {', '.join(paths)}; to learn "
             "others, start anew from the fitted model: gv.learn(fit.model, ...)"
         )
+    given, learnt = leaves_by_path(model), leaves_by_path(resume.model)
+    for path in [*given, *(p for p in learnt if p not in given)]:
+        old, new = learnt.get(path), given.get(path)
+        fits = old is not None and new is not None and np.shape(old) == np.shape(new)
+        if not fits or (path not in paths and not np.array_equal(np.asarray(old), np.asarray(new))):
+            raise ValueError(
+                f"resume= goes on from the fit's own parameters, but {path} is {_shown(new)} in the model given "
+                f"and {_shown(old)} in the fit: give the model that was fitted, or start anew without resume="
+            )
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is None else np.array2string(np.asarray(value), precision=6, threshold=6)

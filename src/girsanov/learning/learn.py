@@ -172,10 +172,10 @@ def learn(
     objective = check_objective(objective, method, optimiser)
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
-    model = model if resume is None else resume.model
     spec = make_spec(model, trainable, constraints)
     priors = check_priors(spec, priors)
-    check_resume(spec, resume)
+    check_resume(spec, resume, model)
+    model = model if resume is None else resume.model
     check_learnable(spec, method)
     limits = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
     climb = _climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})

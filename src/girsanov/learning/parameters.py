@@ -85,9 +85,21 @@ def _default_kind(model: Model, path: str, ndim: int) -> Kind:
         return model.diffusion_form
     if path == "initial.cov":
         return model.initial_form
-    part, _, rest = path.partition(".")
-    kind = getattr(getattr(model, part, None), "constraints", {}).get(rest, "real")
-    return "full" if kind == "positive" and part == "likelihood" and ndim == 2 else kind
+    kind = _declared_kind(model, path)
+    return "full" if kind == "positive" and path.startswith("likelihood.") and ndim == 2 else kind
+
+
+def _declared_kind(model: Model, path: str) -> Kind:
+    """What the innermost part that declares a constraint of this leaf says: parts may stand inside others."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(model)
+    keys = next(keys for keys, _ in flat if _path_name(keys) == path)
+    kind: Kind = "real"
+    part: Any = model
+    for i, key in enumerate(keys):
+        kind = getattr(part, "constraints", {}).get(_path_name(keys[i:]), kind)
+        name = next(v for v in (getattr(key, a, None) for a in ("name", "idx", "key")) if v is not None)
+        part = getattr(part, name) if isinstance(name, str) and hasattr(part, name) else part[name]
+    return kind
 
 
 def _parameter(path: str, shape: tuple[int, ...], kind: Kind) -> Parameter:

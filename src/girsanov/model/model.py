@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Float
 
 from girsanov._core.precision import float64, frozen, own, parameter
@@ -32,7 +33,7 @@ class Model(eqx.Module):
     - drift: f, any callable (x, t) -> array of shape (d,); a pytree's arrays are traced and can be learnt.
     - diffusion: spectral density Q, a scalar, (d,) or (d, d).
     - initial: `GaussianState`, or "stationary" for Ornstein–Uhlenbeck and linear drifts.
-    - likelihood: p(y | z), see `girsanov.model.likelihoods`.
+    - likelihood: p(y | z), see `girsanov.likelihoods`.
     - emission: H of shape (D, d), by default the identity.
     - dim: the state's dimension d, where neither the drift nor any of the shapes above says it.
     """
@@ -60,7 +61,7 @@ class Model(eqx.Module):
             raise ValueError(f"drift must be a callable f(x, t), got {drift!r}")
         likelihood = Gaussian(variance=1.0) if likelihood is None else likelihood
         if not isinstance(likelihood, Likelihood):
-            raise ValueError(f"likelihood must come from girsanov.model.likelihoods, got {likelihood!r}")
+            raise ValueError(f"likelihood must come from girsanov.likelihoods, got {likelihood!r}")
         Q = parameter(diffusion)
         H = None if emission is None else parameter(emission)
         if H is not None and H.ndim != 2:
@@ -172,15 +173,21 @@ def _check_stationary(model: Model) -> None:
 
 
 def _traceable(drift: Any) -> Any:
-    """Python floats inside a drift become arrays, so that a changed parameter does not compile again.
+    """Numbers inside a drift become float64 arrays: they are parameters, and a changed one does not compile again.
 
-    Its arrays are copied, as those of the library's own drifts are.
+    Arrays are copied, as those of the library's own drifts are; JAX's become NumPy's. Arrays of whole numbers and
+    truth values stay what they are.
     """
 
     def own(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and jnp.issubdtype(leaf.dtype, jnp.floating):
+            return parameter(leaf)
         if isinstance(leaf, np.ndarray):
+            if leaf.dtype in (np.float32, np.float16):
+                return parameter(leaf)
             return frozen(leaf.copy()) if leaf.flags.writeable else leaf
-        return parameter(leaf) if isinstance(leaf, float) else leaf
+        number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
+        return parameter(leaf) if number else leaf
 
     return jax.tree.map(own, drift)
 
@@ -200,7 +207,8 @@ def _check_drift_shape(drift: Callable, d: int) -> None:
     except Exception as error:
         raise ValueError(
             f"the drift failed on a state of shape ({d},) and a scalar time: {type(error).__name__}: {error}. "
-            "It is called as drift(x, t) with JAX arrays; use jax.numpy inside, and give dim= if d is not what you mean"
+            "It is called as drift(x, t) with JAX arrays; use jax.numpy inside, give dim= if d is not what you mean, "
+            "and mark numbers that are no parameters, such as sizes, with equinox.field(static=True)"
         ) from error
     shape = getattr(out, "shape", None)
     if shape != (d,):

@@ -73,7 +73,9 @@ class Fit:
         for path, value in self.parameters.items():
             for index, v in np.ndenumerate(value):
                 name = path + (str(list(index)) if index else "")
-                error = errors.get(name, errors.get(path))
+                # A matrix with one error is a multiple of the identity: what stands beside its diagonal is fixed.
+                fixed = len(index) == 2 and index[0] != index[1]
+                error = errors.get(name, None if fixed else errors.get(path))
                 lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
         lines.append(f"evidence bound {self.elbo:.6g} nats; {self.status} after {len(self.history) - 1} iterations")
         return "\n".join(lines)

@@ -13,6 +13,7 @@ from girsanov._core.checks import check_positive
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
+from girsanov.chain.linear_sde import Time
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
@@ -63,7 +64,7 @@ def infer(
     method = check_method(method, tolerance=tolerance, max_iterations=max_iterations)
     check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
-    warm = None if start is None else warm_start(start, model, series)
+    warm = None if start is None else warm_start(start, model, series, getattr(method, "time", "discrete"))
     with reporter(progress) as say:
         problem, result, coarse = method.solve(model, series, nodes, warm, say)
     if result.status is Status.BAD_START:
@@ -102,7 +103,12 @@ def make_posterior(
         node=grid.node,
         moments=Moments(trim(q.m, N), trim(q.S, N), trim(q.C, N - 1)),
         natural=NaturalChain(trim(eta.h, N), trim(eta.J, N), trim(eta.K, N - 1)),
-        target=Sites(trim(sites.base, N if continuous else N - 1), trim(dense, N - 1), to_numpy(sites.data)),
+        target=Sites(
+            trim(sites.base, N if continuous else N - 1),
+            trim(dense, N - 1),
+            to_numpy(sites.data),
+            trim(sites.right, N - 1) if continuous else None,
+        ),
         elbo=result.elbo,
         history=history,
         status=result.status.name.lower(),
@@ -136,16 +142,21 @@ def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Gri
     return given_grid(series, grid)
 
 
-def warm_start(start: Posterior, model: Model, series: TimeSeries) -> Callable[[Problem], Start]:
-    """The chain of an earlier posterior where the grid is the same, else its sites on the new grid."""
+def warm_start(
+    start: Posterior, model: Model, series: TimeSeries, time: Time = "discrete"
+) -> Callable[[Problem], Start]:
+    """An earlier posterior where the grid is the same, as a chain or in continuous time as sites; else its sites on the
+    new grid."""
     if not np.array_equal(start.series.times, series.times):
         raise ValueError("start= must be a posterior of a series with the same observation times")
     if start.model.dim != model.dim:
         raise ValueError(f"start= has a state of dimension {start.model.dim}, the model of dimension {model.dim}")
 
     def on(problem: Problem) -> Start:
-        times = np.asarray(problem.times)[: int(problem.size)]
-        if np.array_equal(start.times, times) and start.exact_transitions is None:
+        same = np.array_equal(start.times, np.asarray(problem.times)[: int(problem.size)])
+        if same and time == "continuous" and start.target.right is not None:
+            return _padded_sites(start.target, len(problem.times))
+        if same and start.exact_transitions is None:
             return _padded(start.natural, len(problem.times))
         return prolong(start.target, start.times, problem)
 
@@ -161,6 +172,16 @@ def _padded(chain: NaturalChain, capacity: int) -> NaturalChain:
         np.concatenate([chain.J, eye], -1),
         np.pad(chain.K, ((0, 0), (0, 0), (0, capacity - 1 - chain.K.shape[-1]))),
     )
+
+
+def _padded_sites(sites: Sites, capacity: int) -> Sites:
+    """Sites of the continuous process with zeros on the padding."""
+
+    def wide(part: Any, n: int) -> Any:
+        return jax.tree.map(lambda a: np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, n - a.shape[-1])]), part)
+
+    base, dense, right = wide(sites.base, capacity), wide(sites.dense, capacity - 1), wide(sites.right, capacity - 1)
+    return Sites(base, dense, sites.data, right)
 
 
 @compiled

@@ -77,6 +77,8 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
         for name, kind in _ARRAYS.items()
     }
     steps = {k: arrays.get(f"{MAYBE}.{k}") for k in ("T", "root")}
+    ends = {k: arrays.get(f"target.right.{k}") for k in ("potential", "precision")}
+    right = None if ends["potential"] is None else DenseSites(**ends)
     history = History(
         *(arrays[f"history.{k}"] for k in ("elbo", "step", "decrement")),
         passes=header["passes"],
@@ -92,7 +94,7 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
         node=arrays["node"],
         moments=parts["moments"],
         natural=parts["natural"],
-        target=Sites(parts["target.base"], parts["target.dense"], parts["target.data"]),
+        target=Sites(parts["target.base"], parts["target.dense"], parts["target.data"], right),
         elbo=header["elbo"],
         history=history,
         status=header["status"],

@@ -124,7 +124,8 @@ class Posterior(PathEstimate):
     def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
         """Paths of the model's SDE from the last state onwards, at `times` after the horizon's end, (n, len(times), d).
 
-        Euler–Maruyama with steps of at most `dt`, by default the median step of the grid.
+        Euler–Maruyama with steps of at most `dt`, by default the median step of the grid. Where that is too long for
+        some of the paths, which then leave the range of numbers, all are drawn again with shorter steps.
         """
         t = self._numbers(times)
         end = float(self.times[-1])
@@ -136,11 +137,18 @@ class Posterior(PathEstimate):
             raise ValueError("the grid has a single node: give forecast a step dt=")
         step = float(np.median(np.diff(self.times))) if dt is None else dt
         check_draws(key, n, step)
-        paths = euler_paths(self.model, t, key=key, n=n, dt=float(step), start=(end, self.mean[-1], self.cov[-1]))
-        if not np.isfinite(paths).all():
-            i = int(np.argmin(np.isfinite(paths).all((0, 2))))
-            raise ValueError(f"simulated paths are not finite from time {t[i]:g} on: take a smaller dt than {step:g}")
-        return paths
+        start = end, self.mean[-1], self.cov[-1]
+        paths: np.ndarray = np.empty((0, 0, 0))
+        for shorter in (1.0, 4.0, 16.0):
+            paths = euler_paths(self.model, t, key=key, n=n, dt=float(step) / shorter, start=start)
+            if np.isfinite(paths).all():
+                return paths
+        good = np.isfinite(paths)
+        lost, i = int(np.sum(~np.all(good, (1, 2)))), int(np.argmin(np.all(good, (0, 2))))
+        raise ValueError(
+            f"{lost} of {n} simulated paths are not finite from time {t[i]:g} on, even with steps of {step / 16.0:g}: "
+            "the drift drives them out of the range of numbers; take a smaller dt, or a nearer time"
+        )
 
     @property
     def grid(self) -> Grid:

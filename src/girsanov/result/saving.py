@@ -51,6 +51,8 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     parts |= {f"target.{k}": getattr(post.target, k) for k in ("base", "dense", "data")}
     if post.exact_transitions is not None:
         parts[MAYBE] = post.exact_transitions
+    if post.target.right is not None:
+        parts["target.right"] = post.target.right
     for name, part in parts.items():
         arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items()}
     for k in ("elbo", "step", "decrement"):
