@@ -79,4 +79,12 @@ TOLERANCES: dict[str, float] = {
     "trusted": 0.1,
     # evidence by single steps of an SDE, near a linear one, against the limit of short steps, dt = 0.0625, in nats
     "continuous_evidence": 0.04,
+    # the functional core against `infer`, each run to a tight tolerance: nats, and shares of a size
+    "functional": 1e-6,
+    # a derivative by the envelope theorem against central differences, relative
+    "envelope": 1e-5,
+    # the same in continuous time at dt = 0.02, where the sites are not quite those of the bound's maximum
+    "envelope_continuous": 0.01,
+    # a mapped run against single ones
+    "mapped": 1e-8,
 }

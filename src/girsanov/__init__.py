@@ -8,6 +8,7 @@ from girsanov import likelihoods
 from girsanov._core import interrupt  # noqa: F401
 from girsanov.data.series import TimeSeries
 from girsanov.inference.cvi_dp import CVIDP
+from girsanov.inference.functional import Solution, bound, prepare, solve
 from girsanov.inference.vdp import VDP
 from girsanov.model.drifts import (
     MLP,
@@ -64,13 +65,17 @@ __all__ = [
     "OrnsteinUhlenbeck",
     "Posterior",
     "Sine",
+    "Solution",
     "SquareRoot",
     "TimeSeries",
     "VanDerPol",
     "baselines",
+    "bound",
     "infer",
     "learn",
     "likelihoods",
     "load",
+    "prepare",
     "simulate",
+    "solve",
 ]

@@ -57,6 +57,30 @@ def _settings() -> Iterator[None]:
         yield
 
 
+def in_a_users_program(fn: Callable[P, R]) -> Callable[P, R]:
+    """Run `fn` inside a program of the user's: their 64-bit types, and for the rest the settings of our code.
+
+    A program has one width of types: where theirs is 32 bits we say so, instead of computing in float32.
+    """
+
+    @functools.wraps(fn)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        if jax.numpy.result_type(float) != np.float64:
+            raise ValueError(
+                f"girsanov.{fn.__name__.lstrip('_')} runs inside your own JAX program and needs its 64-bit types: call "
+                "jax.config.update('jax_enable_x64', True) at the start of the program, or use it inside "
+                "jax.enable_x64(True)"
+            )
+        with (
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+            jax.default_matmul_precision(None),
+        ):
+            return fn(*args, **kwargs)
+
+    return wrapped
+
+
 def parameter(value: Any) -> Any:
     """A float64 array that JAX can trace: a changed value does not compile again. Tracers pass through.
 

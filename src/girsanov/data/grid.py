@@ -84,6 +84,18 @@ def grid_with(series: TimeSeries, dt: float | None, span: Any, at: Any) -> Grid:
     return _grid(grid.times, np.searchsorted(grid.times, series.times), grid.capacity)
 
 
+def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
+    """A regular grid with the step dt, or the times of the user's own."""
+    if (dt is None) == (grid is None):
+        raise ValueError("give either dt= (the step of the time grid) or grid= (its times)")
+    if grid is None:
+        check_positive(dt=dt)
+        return regular_grid(series, float(dt), span)  # pyright: ignore[reportArgumentType]
+    if span is not None:
+        raise ValueError("span= goes with dt=; a grid= has its own first and last time")
+    return given_grid(series, grid)
+
+
 def given_grid(series: TimeSeries, grid: Any) -> Grid:
     """A grid of the user's own, which must contain the observation times."""
     times = series.numbers(grid, "grid")

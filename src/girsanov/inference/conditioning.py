@@ -11,9 +11,12 @@ Where that is not small, the result is done again by the careful algorithm; what
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
-from girsanov.inference.loop import Run
+from girsanov._core.types import Array
+from girsanov.inference.loop import Carry, Run
 from girsanov.inference.objective import Problem
 from girsanov.inference.status import Status
 
@@ -42,6 +45,26 @@ class Loss(NamedTuple):
         if status not in (Status.CONVERGED, Status.MAX_ITERATIONS):
             return not self.worst <= _NOTICEABLE
         return not all(value <= _LARGE[name] for name, value in self._asdict().items())
+
+
+def traced_status(problem: Problem, carry: Carry) -> Int[Array, ""]:
+    """The status of a run inside a user's program: `ill_conditioned` where rounding may have spoilt it, or ended it."""
+    q, inside = carry.moments, problem.in_chain
+
+    def kept(a):  # zero on the padding
+        return jnp.where(inside[: a.shape[-1]] if a.shape[-1] == inside.shape[0] else inside[1:], jnp.abs(a), 0.0)
+
+    m, S, C, J, K = (kept(a) for a in (q.m, q.S, q.C, carry.eta.J, carry.eta.K))
+    pull = jnp.einsum("ijm,jm->im", J, m)
+    pull = (
+        pull.at[:, 1:].add(jnp.einsum("ijm,jm->im", K, m[:, :-1])).at[:, :-1].add(jnp.einsum("ijm,im->jm", K, m[:, 1:]))
+    )
+    sd = jnp.sqrt(jnp.einsum("iim->im", S))
+    worst = EPSILON * jnp.maximum((J * S).sum() + 2.0 * (K * C).sum(), (sd * pull).sum())
+    stalled = carry.status == int(Status.STALLED)
+    spoilt = ~(worst <= jnp.where(stalled, _NOTICEABLE, _TOO_LARGE))
+    judged = stalled | (carry.status == int(Status.CONVERGED))
+    return jnp.where(judged & spoilt, int(Status.ILL_CONDITIONED), carry.status)
 
 
 def rounding_loss(problem: Problem, result: Run) -> Loss:

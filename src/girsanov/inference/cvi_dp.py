@@ -14,7 +14,7 @@ from girsanov.inference.conjugate import Conjugate
 from girsanov.inference.continuous import Continuous, ContinuousSites, at_all_nodes
 from girsanov.inference.levels import coarser_grids, make_problem, prolong
 from girsanov.inference.loop import Algorithm, Run
-from girsanov.inference.method import Method, Start, check_limits, reject_unknown
+from girsanov.inference.method import Method, Start, check_limits, reject_unknown, with_limits
 from girsanov.inference.mirror import Mirror
 from girsanov.inference.objective import Problem
 from girsanov.inference.sites import Sites
@@ -168,3 +168,11 @@ class CVIDP(Method):
             previous = level.times
             coarse.append(result)
         return None if previous is None else prolong(coarse[-1].sites, previous, fine)
+
+
+def check_method(method: Any, **limits: Any) -> Method:
+    """The method given, or the default, with other limits where they are given."""
+    method = CVIDP() if method is None else method
+    if not isinstance(method, Method):
+        raise ValueError(f"method must be gv.CVIDP(...) or gv.VDP(...), got {method!r}")
+    return with_limits(method, **limits)

@@ -152,6 +152,15 @@ def _run_chunk(algorithm: Algorithm, problem: Problem, carry: Any, limits: Limit
     return jax.lax.while_loop(unfinished, body, (carry, blank, jnp.asarray(0)))
 
 
+def iterate(algorithm: Algorithm, problem: Problem, carry: Any, limits: Limits) -> Any:
+    """Steps until the algorithm says stop, without a record: for a program of the user's."""
+
+    def unfinished(carry):
+        return algorithm.common(carry).status == int(Status.RUNNING)
+
+    return jax.lax.while_loop(unfinished, lambda carry: algorithm.step(problem, carry, limits)[0], carry)
+
+
 @compiled
 def _launch(algorithm: Algorithm, problem: Problem, start: Any, given, limits: Limits, budget):
     return _run_chunk(algorithm, problem, algorithm.begin(problem, start, given), limits, budget)

@@ -5,6 +5,8 @@
 g(q) is the chain of the linearised drift, plus dense sites Δ·(ℓ, Γ) on single states, plus data sites.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,6 @@ from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Smoothed
 from girsanov.inference.expectations import drift_expectations
 from girsanov.inference.sites import DataSites, DenseSites, Sites, base_chain
-from girsanov.model.model import Model
 from girsanov.model.quadrature import Rule
 
 LOG_2PI = 1.8378770664093453
@@ -30,9 +31,12 @@ class Problem(eqx.Module):
 
     Grids are padded at the end, so that series of one length share one compiled program wherever their observations
     fall: a node at or beyond `size` is not part of the chain.
+
+    Inside a user's program the model comes apart from the rest: there `model` is None until it is put in, and `method`
+    has the settings to solve with.
     """
 
-    model: Model
+    model: Any  # a `Model`, or None
     times: Float[Array, " N"]
     gaps: Float[Array, " M"]
     size: Int[Array, ""]
@@ -40,6 +44,7 @@ class Problem(eqx.Module):
     y: Float[Array, "n D"]
     observed: Bool[Array, "n D"]
     rule: Rule
+    method: Any = eqx.field(static=True, default=None)
 
     @property
     def in_chain(self) -> Bool[Array, " N"]:

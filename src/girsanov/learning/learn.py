@@ -16,8 +16,9 @@ from girsanov._core.checks import check_positive, check_whole
 from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
 from girsanov.chain.natural import NaturalChain
-from girsanov.data.grid import Grid
+from girsanov.data.grid import Grid, make_grid
 from girsanov.data.series import TimeSeries
+from girsanov.inference.cvi_dp import check_method
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem
@@ -38,9 +39,7 @@ from girsanov.learning.parameters import Spec, entries, insert, make_spec, split
 from girsanov.model.model import Model, check_inputs
 from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.infer import (
-    check_method,
     explain_bad_start,
-    make_grid,
     make_posterior,
     run_history,
     warm_start,

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov._core.checks import check_positive
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
@@ -18,15 +17,15 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
 from girsanov.chain.transitions import Transitions
-from girsanov.data.grid import Grid, given_grid, regular_grid
+from girsanov.data.grid import Grid, make_grid
 from girsanov.data.series import TimeSeries
 from girsanov.inference.conditioning import scales_apart
 from girsanov.inference.continuous import ContinuousSites
-from girsanov.inference.cvi_dp import CVIDP
+from girsanov.inference.cvi_dp import CVIDP, check_method
 from girsanov.inference.expectations import evaluate_drift
 from girsanov.inference.levels import prolong
 from girsanov.inference.loop import Run
-from girsanov.inference.method import Method, Start, reject_unknown, with_limits
+from girsanov.inference.method import Method, Start, reject_unknown
 from girsanov.inference.objective import Problem, compose, starting_sites
 from girsanov.inference.quadrature_check import checked_quadrature
 from girsanov.inference.sites import Sites
@@ -122,24 +121,6 @@ def make_posterior(
 
 def _trimmed(steps: Transitions, N: int) -> Transitions:
     return Transitions(np.asarray(steps.T)[..., : N - 1], np.asarray(steps.root)[..., :N])
-
-
-def check_method(method: Any, **limits: Any) -> Method:
-    method = CVIDP() if method is None else method
-    if not isinstance(method, Method):
-        raise ValueError(f"method must be gv.CVIDP(...) or gv.VDP(...), got {method!r}")
-    return with_limits(method, **limits)
-
-
-def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
-    if (dt is None) == (grid is None):
-        raise ValueError("give either dt= (the step of the time grid) or grid= (its times)")
-    if grid is None:
-        check_positive(dt=dt)
-        return regular_grid(series, float(dt), span)  # pyright: ignore[reportArgumentType]
-    if span is not None:
-        raise ValueError("span= goes with dt=; a grid= has its own first and last time")
-    return given_grid(series, grid)
 
 
 def warm_start(
