@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from girsanov import likelihoods
-
 # The command's Ctrl-C comes first: the imports after it take seconds.
 from girsanov._core import interrupt  # noqa: F401
+
+# isort: split
+from girsanov import likelihoods
 from girsanov.data.series import TimeSeries
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.functional import Solution, bound, prepare, solve

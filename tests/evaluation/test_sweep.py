@@ -19,7 +19,7 @@ from girsanov.evaluation import tasks as tasks_module
 from girsanov.evaluation.executors import on_scheduler
 
 TESTS = Path(__file__).parents[1]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS)}
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join((str(TESTS), str(Path(__file__).parent)))}
 PATIENCE = 300.0  # seconds until a test gives up waiting, on a machine that has much else to do
 
 

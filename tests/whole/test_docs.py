@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,8 +56,16 @@ RUN = [
 ]
 
 
+@pytest.fixture
+def own_settings():
+    """What a page sets in JAX ends with it."""
+    wide = jax.config.jax_enable_x64
+    yield
+    jax.config.update("jax_enable_x64", wide)
+
+
 @pytest.mark.parametrize("page", RUN, ids=str)
-def test_blocks_run_and_print_what_they_say(page, tmp_path, monkeypatch, capsys):
+def test_blocks_run_and_print_what_they_say(page, tmp_path, monkeypatch, capsys, own_settings):
     import matplotlib.pyplot as plt
 
     from girsanov.cli import main

@@ -98,7 +98,10 @@ def _declared_kind(model: Model, path: str) -> Kind:
     for i, key in enumerate(keys):
         kind = getattr(part, "constraints", {}).get(_path_name(keys[i:]), kind)
         name = next(v for v in (getattr(key, a, None) for a in ("name", "idx", "key")) if v is not None)
-        part = getattr(part, name) if isinstance(name, str) and hasattr(part, name) else part[name]
+        try:
+            part = getattr(part, name) if isinstance(name, str) else part[name]
+        except (TypeError, KeyError, IndexError, AttributeError):  # a node of another library: it declares nothing
+            break
     return kind
 
 
