@@ -10,6 +10,10 @@ ARGS ?=
 demo: $(STAMP)
 	$(BIN)/girsanov demo
 
+# OpenBLAS divides even the product of two tiny matrices among threads, which then wait for each other where the cores
+# are busy: a matrix exponential in SciPy took 8 ms instead of 16 µs. Two test processes use both cores anyway.
+test slow fuzz: export OPENBLAS_NUM_THREADS = 1
+
 # Most of the tests' time is compilation, of programs that run for milliseconds: without LLVM's optimisation it is half
 # as long. The slow tests run with the optimisation that users get.
 test: $(STAMP)

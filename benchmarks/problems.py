@@ -11,8 +11,9 @@ from girsanov._core.precision import float64
 from girsanov.chain.conversion import linear_chain
 from girsanov.chain.natural import NaturalChain
 from girsanov.data.grid import given_grid
-from girsanov.inference.levels import make_problem
-from girsanov.inference.objective import Problem, compose, starting_sites
+from girsanov.data.on_grid import on_grid
+from girsanov.inference.objective import Posed, compose
+from girsanov.inference.start import starting_sites
 from girsanov.model.quadrature import default_quadrature
 from girsanov.paper.data import FOLDS, Fold, inference_model, load_fold
 
@@ -53,15 +54,15 @@ def long_series(nodes: int) -> tuple[gv.TimeSeries, np.ndarray]:
     return simulated_series("double_well", grid[::50]), grid
 
 
-def update_problem(process: str, series: gv.TimeSeries, grid: np.ndarray) -> tuple[Problem, NaturalChain]:
+def update_problem(process: str, series: gv.TimeSeries, grid: np.ndarray) -> tuple[Posed, NaturalChain]:
     """What an update starts from, on the device: the problem and the chain that reads the data alone."""
     model = paper_model(process)
-    rule = default_quadrature(model.dim).rule(model.dim)
-    return _start(make_problem(model, series, given_grid(series, grid), rule))
+    rule, nodes = default_quadrature(model.dim).rule(model.dim), given_grid(series, grid)
+    return _start(Posed(model, on_grid(series, nodes, nodes.capacity), rule))
 
 
 @float64
-def _start(problem: Problem) -> tuple[Problem, NaturalChain]:
+def _start(problem: Posed) -> tuple[Posed, NaturalChain]:
     eta = compiled(lambda p: compose(p, starting_sites(p)))(problem)
     return jax.tree.map(lambda a: jax.device_put(a) if isinstance(a, np.ndarray) else a, problem), eta
 

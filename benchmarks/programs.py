@@ -13,7 +13,7 @@ from girsanov._core.compile import compiled
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth, tangent
 from girsanov.inference.loop import evaluate_trial
-from girsanov.inference.objective import Problem
+from girsanov.inference.objective import Posed
 
 LOOP = 10  # passes
 _NUDGE = 1e-14
@@ -35,7 +35,7 @@ def smoother_loop(eta: NaturalChain) -> Any:
 
 
 @compiled
-def update_loop(problem: Problem, eta: NaturalChain) -> Any:
+def update_loop(problem: Posed, eta: NaturalChain) -> Any:
     def body(_, carry):
         eta, total = carry
         trial = evaluate_trial(problem, eta, "auto")

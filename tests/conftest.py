@@ -3,6 +3,7 @@
 Float64 is not switched on here: answers must be float64 in a program that sets nothing.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
+import jax
 import jaxtyping
 import pytest
 from hypothesis import settings
@@ -25,12 +27,30 @@ settings.register_profile("girsanov", deadline=None, derandomize=True, max_examp
 settings.load_profile("girsanov")
 
 ROOT = Path(__file__).resolve().parents[1]
+MANY_MAPS = 40_000
 LONGEST = ("test_docs.py", "test_vdp.py", "test_particles.py", "test_learning.py")
 
 
 def pytest_collection_modifyitems(items):
     """The modules that take longest first, so that two workers end at about the same time."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Free the compiled programs of a module when it ends, and earlier where there are very many.
+
+    A program has some hundred memory maps, of which Linux allows a process 65 530; beyond them the compiler crashes.
+    """
+    if nextitem is None or nextitem.path != item.path or _memory_maps() > MANY_MAPS:
+        jax.clear_caches()
+        gc.collect()
+
+
+def _memory_maps() -> int:
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # not Linux
+        return 0
 
 
 @pytest.fixture(scope="session")

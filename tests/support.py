@@ -1,6 +1,7 @@
 """What several test modules need: comparisons, random chains, and dense Gaussians written in NumPy."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,19 +9,46 @@ import numpy as np
 from tolerances import TOLERANCES
 
 from girsanov.chain.natural import NaturalChain
+from girsanov.data.grid import Grid
+from girsanov.data.on_grid import on_grid
+from girsanov.inference.objective import Posed
 
 
-def assert_close(got: Any, wanted: Any, tolerance: str, what: str = "") -> None:
-    """|got − wanted| ≤ tolerance · max(1, |wanted|), with the largest entry of `wanted` as its size."""
+def assert_close(got: Any, wanted: Any, tolerance: str, what: str = "", size: Any = None) -> None:
+    """|got − wanted| ≤ tolerance · size, where the size is the largest entry of `wanted` unless it is given.
+
+    It has no lower limit: a variance of 1e-7 is compared to as many digits as one of order one. Where zero is wanted,
+    or a difference of larger numbers, `size` says how large those are.
+    """
     got, wanted = np.asarray(got), np.asarray(wanted)
     assert got.shape == wanted.shape, f"{what}: shape {got.shape}, wanted {wanted.shape}"
     assert np.isfinite(got).all(), f"{what}: not finite"
     if wanted.size == 0:
         return
-    error, scale = np.abs(got - wanted).max(), max(1.0, np.abs(wanted).max())
+    error, scale = np.abs(got - wanted).max(), np.abs(wanted if size is None else size).max()
     assert error <= TOLERANCES[tolerance] * scale, (
         f"{what}: off by {error:.3g}, allowed {TOLERANCES[tolerance]:g}·{scale:.3g}"
     )
+
+
+def pose(model: Any, series: Any, grid: Grid, rule: Any, capacity: int = 0) -> Posed:
+    """The model and the data on a grid, padded to the grid's capacity or a larger one."""
+    return Posed(model, on_grid(series, grid, max(grid.capacity, capacity)), rule)
+
+
+def assert_gaussian(got: Sequence[Any], wanted: Sequence[Any], tolerance: str, what: str = "") -> None:
+    """Means (N, d), covariances (N, d, d) and, where wanted, lag-one covariances (N − 1, d, d), node by node.
+
+    Errors are measured by the standard deviations that are wanted at that node, so that a node where the state is
+    known sharply counts as much as one where it is not.
+    """
+    sd = np.sqrt(np.diagonal(wanted[1], axis1=-2, axis2=-1))
+    sizes = (sd, sd[:, :, None] * sd[:, None, :], sd[1:, :, None] * sd[:-1, None, :])
+    names = ("mean", "cov", "lag-one cov")
+    assert len(got) == len(wanted)
+    for name, a, b, size in zip(names, got, wanted, sizes):  # noqa: B905, the last is not always wanted
+        assert np.shape(a) == np.shape(b), f"{what} {name}: shape {np.shape(a)}, wanted {np.shape(b)}"
+        assert_close(a / size, b / size, tolerance, f"{what} {name}, in standard deviations", size=1.0)
 
 
 def random_chain(rng: np.random.Generator, d: int, N: int, coupling: float = 1.0) -> NaturalChain:
@@ -84,7 +112,24 @@ def condition(
     gain = np.linalg.solve(V, big @ cov).T
     e = data - big @ mean
     evidence = -0.5 * (e @ np.linalg.solve(V, e) + np.linalg.slogdet(2 * np.pi * V)[1])
-    return mean + gain @ e, cov - gain @ big @ cov, float(evidence)
+    # (I − GH)P(I − GH)ᵀ + GRGᵀ instead of P − GHP: of a sharp observation the difference would keep few digits.
+    left = np.eye(len(mean)) - gain @ big
+    return mean + gain @ e, left @ cov @ left.T + gain @ noise @ gain.T, float(evidence)
+
+
+def bridge_by_precisions(first: Sequence, second: Sequence, ends: Sequence, inverse: Any = np.linalg.inv) -> tuple:
+    """Mean and covariance of x_t between two nodes whose joint moments are `ends`, (m, S, m₊, S₊, Cov(x₊, x)).
+
+    x_t | x ~ N(T₁x + c₁, V₁) and x₊ | x_t ~ N(T₂x_t + c₂, V₂) are `first` and `second`. Given both ends x_t has the
+    precision V₁⁻¹ + T₂ᵀV₂⁻¹T₂: nothing is subtracted, however near a node the time is.
+    """
+    (T1, c1, V1), (T2, c2, V2), (m, S, m_next, S_next, C) = first, second, ends
+    W1, W2 = inverse(V1), inverse(V2)
+    P_inv = inverse(W1 + T2.T @ W2 @ T2)
+    G1, G2 = P_inv @ W1 @ T1, P_inv @ T2.T @ W2
+    mean = G1 @ m + G2 @ m_next + P_inv @ (W1 @ c1 - T2.T @ W2 @ c2)
+    cross = G2 @ C @ G1.T
+    return mean, P_inv + G1 @ S @ G1.T + G2 @ S_next @ G2.T + cross + cross.T
 
 
 @contextlib.contextmanager
@@ -107,7 +152,14 @@ def assert_compiles_once(first, *others):
     with count_compilations() as made:
         first()
     assert len(made) > 0, "the counter does not count"
-    for other in others:
+    assert_compiles_nothing(*others)
+
+
+def assert_compiles_nothing(*calls):
+    with count_compilations() as made:
+        jax.jit(lambda x: x + 1.0)(0.0)  # a function that nobody has compiled
+    assert len(made) > 0, "the counter does not count"
+    for call in calls:
         with count_compilations() as made:
-            other()
+            call()
         assert len(made) == 0

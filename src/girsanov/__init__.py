@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-# The command's Ctrl-C comes first: the imports after it take seconds.
+# This import makes the command react to Ctrl-C, so it comes first: the imports after it take seconds.
 from girsanov._core import interrupt  # noqa: F401
 
 # isort: split
@@ -14,15 +14,29 @@ from girsanov.inference.vdp import VDP
 from girsanov.model.drifts import (
     MLP,
     Benes,
+    ConstantVelocity,
     DoubleWell,
+    Duffing,
+    FitzHughNagumo,
+    HarmonicOscillator,
+    IntegratedOU,
+    Langevin,
     Linear,
+    Logistic,
+    Lorenz63,
+    Lorenz96,
+    LotkaVolterra,
+    Matern,
     OrnsteinUhlenbeck,
+    Polynomial,
     Sine,
     SquareRoot,
+    Sum,
     VanDerPol,
 )
 from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
+from girsanov.model.ready import matern, start_emission
 from girsanov.model.simulate import simulate
 from girsanov.result.fit import Fit
 from girsanov.result.infer import infer
@@ -35,7 +49,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Parts whose libraries take long to import are loaded when they are first asked for.
+# Parts whose libraries take long to import are imported when they are first used.
 _LATER = {"learn": "girsanov.learning.learn"}
 _PARTS = ("baselines",)
 
@@ -55,19 +69,32 @@ __all__ = [
     "MLP",
     "VDP",
     "Benes",
+    "ConstantVelocity",
     "Cubature",
     "DoubleWell",
+    "Duffing",
     "Fit",
+    "FitzHughNagumo",
     "GaussHermite",
     "GaussianState",
+    "HarmonicOscillator",
+    "IntegratedOU",
+    "Langevin",
     "Linear",
+    "Logistic",
+    "Lorenz63",
+    "Lorenz96",
+    "LotkaVolterra",
+    "Matern",
     "Model",
     "MonteCarlo",
     "OrnsteinUhlenbeck",
+    "Polynomial",
     "Posterior",
     "Sine",
     "Solution",
     "SquareRoot",
+    "Sum",
     "TimeSeries",
     "VanDerPol",
     "baselines",
@@ -76,7 +103,9 @@ __all__ = [
     "learn",
     "likelihoods",
     "load",
+    "matern",
     "prepare",
     "simulate",
     "solve",
+    "start_emission",
 ]

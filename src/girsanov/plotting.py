@@ -1,4 +1,4 @@
-"""Figures of estimates: quiet, labelled, fit for a paper."""
+"""Figures of posteriors and of fits."""
 
 from typing import Any
 
@@ -9,29 +9,48 @@ _COLOUR = "#1f5fa8"
 
 
 def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels: Any = None, axes: Any = None) -> Any:
-    """Mean and two-standard-deviation band of every coordinate, with the data where the state is observed directly.
+    """Plot the mean and a band of two standard deviations of every coordinate of the state, a panel for each.
 
-    - test: a TimeSeries of held-out observations; truth: (times, path) of a known path; labels: names of the axes.
+    The data are shown in these panels where the state is observed directly. Where it is not, every output has a panel
+    of its own below them, with the prediction of an observation and the data.
+
+    Args:
+        estimate: a posterior, or another estimate of a path.
+        test: a TimeSeries of held-out observations.
+        truth: times (n,) and states (n, d) of the true path, where it is known.
+        labels: labels of the vertical axes, one for each coordinate.
+        axes: matplotlib axes to draw in: one for each coordinate, and where the state is not observed directly one for
+            each output, or none of those; by default a new figure is made.
+
+    Returns:
+        The matplotlib figure.
     """
-    d = estimate.model.dim
-    if axes is None:
-        _, axes = plt.subplots(d, 1, figsize=(7.0, 1.4 + 1.5 * d), sharex=True, squeeze=False, layout="constrained")
-    axes = np.ravel(axes)
+    d, D, direct = estimate.model.dim, estimate.model.data_dim, estimate.model.observation.is_direct
     series = getattr(estimate, "series", None)
+    panels = d if direct or series is None else d + D
+    if axes is None:
+        size = (7.0, 1.4 + 1.5 * panels)
+        _, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
+    axes = np.ravel(axes)
     on_axis = np.asarray if series is None else series.axis
     t, mean, std = on_axis(estimate.times), estimate.mean, estimate.std
-    direct = np.array_equal(estimate.model.emission, np.eye(d))
-    for i, ax in enumerate(axes):
-        ax.fill_between(t, mean[:, i] - 2 * std[:, i], mean[:, i] + 2 * std[:, i], color=_COLOUR, alpha=0.2, lw=0)
-        ax.plot(t, mean[:, i], color=_COLOUR, lw=1.2, label="posterior mean, ±2 sd")
+    for i, ax in enumerate(axes[:d]):
+        _band(ax, t, mean[:, i], std[:, i], "posterior mean, ±2 sd")
         if truth is not None:
             path = np.reshape(truth[1], (len(truth[0]), d))
             ax.plot(on_axis(truth[0]), path[:, i], color="0.4", lw=0.7, label="true path")
-        if direct and series is not None:
-            ax.plot(on_axis(series.times), series.values[:, i], "k.", ms=4, label="observations")
-        if direct and test is not None:
-            ax.plot(on_axis(test.times), test.values[:, i], "x", color="#c03a2b", ms=5, label="held out")
+        if direct:
+            _data(ax, on_axis, series, test, i)
         ax.set_ylabel(labels[i] if labels is not None else f"$x_{{{i + 1}}}$" if d > 1 else "$x$")
+    if len(axes) > d:
+        predicted = estimate.predict(estimate.times)
+        for i, ax in enumerate(axes[d:]):
+            _band(ax, t, predicted.mean[:, i], predicted.std[:, i], "predicted observation, ±2 sd")
+            _data(ax, on_axis, series, test, i)
+            ax.set_ylabel(f"$y_{{{i + 1}}}$" if D > 1 else "$y$")
+        axes[d].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
+        axes[d].margins(y=0.2)
+    for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("time $t$" if series is None or series.origin is None else "date")
     axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
@@ -39,8 +58,33 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
     return axes[0].figure
 
 
+def _band(ax: Any, t: np.ndarray, mean: np.ndarray, std: np.ndarray, label: str) -> None:
+    ax.fill_between(t, mean - 2 * std, mean + 2 * std, color=_COLOUR, alpha=0.2, lw=0)
+    ax.plot(t, mean, color=_COLOUR, lw=1.2, label=label)
+
+
+def _data(ax: Any, on_axis: Any, series: Any, test: Any, i: int) -> None:
+    """Plot one output of the data, with its errors where they are known, and of the held-out data."""
+    if series is not None and series.errors is None:
+        ax.plot(on_axis(series.times), series.values[:, i], "k.", ms=4, label="observations")
+    elif series is not None:
+        errors = 2 * series.errors[:, i]
+        ax.errorbar(
+            on_axis(series.times), series.values[:, i], errors, fmt="k.", ms=4, lw=0.7, label="observations, ±2 errors"
+        )
+    if test is not None:
+        ax.plot(on_axis(test.times), test.values[:, i], "x", color="#c03a2b", ms=5, label="held out")
+
+
 def plot_fit(fit: Any) -> Any:
-    """Every trainable parameter and the evidence bound against the outer iterations."""
+    """Plot every trainable parameter and the evidence bound of a fit against the outer iterations.
+
+    Args:
+        fit: a `Fit`.
+
+    Returns:
+        The matplotlib figure.
+    """
     paths = list(fit.history.parameters)
     figure, axes = plt.subplots(len(paths) + 1, 1, figsize=(6.0, 1.2 + 1.3 * (len(paths) + 1)), layout="constrained")
     steps = np.arange(len(fit.history))

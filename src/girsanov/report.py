@@ -1,4 +1,4 @@
-"""Run folders: tables as CSV, and `result.json` with what it takes to read a run by machine and to repeat it."""
+"""Folders with the results of a run: tables as CSV, and `result.json` with the outcome and all that repeats the run."""
 
 import csv
 import hashlib
@@ -25,7 +25,19 @@ def write_result(
     seeds: Mapping[str, int],
     data: Path | None,
 ) -> Path:
-    """Write `result.json`: the outcome's entries at the top, then settings, seeds, versions and the data's hash."""
+    """Write `result.json` to a folder.
+
+    Args:
+        folder: the folder, which must exist.
+        command: name of the command.
+        outcome: what came out; its entries come first in the file.
+        settings: the settings of the run.
+        seeds: the seeds of the random numbers, by name.
+        data: the data file, whose name and hash are stored, or None.
+
+    Returns:
+        The path of the file.
+    """
     content = {
         "schema": SCHEMA,
         "command": command,
@@ -37,16 +49,16 @@ def write_result(
     }
     path = folder / "result.json"
     text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    # In one step, and last: a folder with this file is that of a run that came to its end.
+    # The file is written last and in one step, so that a folder with this file is that of a finished run.
     temporary = folder / ".result.json.tmp"
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
-    interrupt.note(f"the run was over: {folder} is complete")
+    interrupt.note(f"the run was finished: {folder} is complete")
     return path
 
 
 def write_table(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
-    """Columns of numbers as CSV; every number is written so that it reads back exactly."""
+    """Write columns of numbers as CSV, with all digits, and return the path."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
@@ -55,7 +67,7 @@ def write_table(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
 
 
 def write_labelled(path: Path, labels: Mapping[str, Sequence[str]], columns: Mapping[str, np.ndarray]) -> Path:
-    """The same with columns of text before the numbers; a number that is missing (NaN) is left empty."""
+    """Write columns of text and then columns of numbers as CSV; a missing number (NaN) is left empty."""
     numbers = [["" if math.isnan(v) else v for v in np.asarray(c, np.float64).tolist()] for c in columns.values()]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -65,17 +77,18 @@ def write_labelled(path: Path, labels: Mapping[str, Sequence[str]], columns: Map
 
 
 def names(stem: str, n: int) -> list[str]:
-    """Column names of n coordinates: the stem alone for one, numbered from 1 for more."""
+    """Return the column names of n coordinates: the stem for a single one, or the stem and a number from 1 on."""
     return [stem] if n == 1 else [f"{stem}{i + 1}" for i in range(n)]
 
 
 def sha256(path: Path) -> str:
+    """Return the SHA-256 hash of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _plain(value: Any) -> Any:
-    """The same content as JSON has it: lists for arrays, null for what is not a finite number."""
+    """Convert a value to types that JSON can store: arrays become lists, and numbers that are not finite None."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, np.ndarray | np.generic):

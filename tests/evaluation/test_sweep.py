@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -111,8 +112,7 @@ def test_value_that_json_cannot_hold(tmp_path, function, message):
     settings = {"value": 3} if function == "give" else {}
     (result,) = sweep([Task("a", f"sweep_tasks:{function}", settings)], tmp_path, jobs=1)
     assert result.status == "failed"
-    with pytest.raises(ValueError, match=message):
-        raise ValueError(result.error)
+    assert re.search(message, result.error or "")
 
 
 @pytest.mark.parametrize("content", ["", '{"schema": 1, "ta', "[]", "{}", '{"schema": 1, "task": 3}', "\x00" * 40])
@@ -350,7 +350,7 @@ def test_dask_gives_up_a_task_that_kills_its_workers(tmp_path):
     tasks = [Task("kill", "sweep_tasks:kill_worker", {"log": str(tmp_path / "log")}), *work_tasks(tmp_path, 2)]
     results = sweep(tasks, tmp_path / "out", workers=2)
     assert [r.status for r in results] == ["failed", "done", "done"]
-    assert "Dask gave the task up" in (results[0].error or "")
+    assert "Dask gave up the task" in (results[0].error or "")
     assert load_results(tmp_path / "out") == results
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_close, random_chain
+from support import assert_close, pose, random_chain
 from tolerances import TOLERANCES
 
 import girsanov as gv
@@ -22,9 +22,8 @@ from girsanov.chain.smoother import smooth, tangent
 from girsanov.data.grid import given_grid
 from girsanov.inference import expectations
 from girsanov.inference.expectations import drift_expectations
-from girsanov.inference.levels import make_problem
 from girsanov.inference.loop import evaluate_trial
-from girsanov.inference.objective import Problem, compose, evaluate
+from girsanov.inference.objective import Posed, compose, evaluate
 from girsanov.inference.sites import DataSites, Sites
 
 
@@ -63,7 +62,7 @@ def covariance(d: int) -> np.ndarray:
 
 
 @functools.cache
-def make(name: str, likelihood: str = "gaussian") -> tuple[Problem, NaturalChain]:
+def make(name: str, likelihood: str = "gaussian") -> tuple[Posed, NaturalChain]:
     """A problem with that drift, and a chain q that has nothing to do with it, of moderate variances."""
     drift, d = DRIFTS[name]
     rng = np.random.default_rng(d)
@@ -74,12 +73,12 @@ def make(name: str, likelihood: str = "gaussian") -> tuple[Problem, NaturalChain
     rule = gv.GaussHermite({1: 30, 2: 16}[d]).rule(d)
     chain = random_chain(rng, d, len(GRID))
     # Precisions of about 5 to 50: the sine is then resolved to many digits by the rules of either side.
-    return make_problem(model, series, given_grid(series, GRID), rule), NaturalChain(
+    return pose(model, series, given_grid(series, GRID), rule), NaturalChain(
         6.0 * chain.h, 6.0 * chain.J, 6.0 * chain.K
     )
 
 
-def expected_log_prior(problem: Problem, points: int, m, S, C):
+def expected_log_prior(problem: Posed, points: int, m, S, C):
     """E_q log p(x), by a tensor rule over the joint of every pair (x_m, x_{m+1}); differentiable in (m, S, C)."""
     model = problem.model
     d, N = m.shape
@@ -95,7 +94,7 @@ def expected_log_prior(problem: Problem, points: int, m, S, C):
         return weights @ normal(x[:, d:] - step, jnp.zeros(d), gap * Q)
 
     ends = (m.T[:-1], m.T[1:], jnp.moveaxis(S, -1, 0)[:-1], jnp.moveaxis(S, -1, 0)[1:], jnp.moveaxis(C, -1, 0))
-    total = jax.vmap(transition)(*ends, problem.times[: N - 1], problem.gaps[: N - 1]).sum()
+    total = jax.vmap(transition)(*ends, problem.data.times[: N - 1], problem.data.gaps[: N - 1]).sum()
     P0 = jnp.asarray(initial.cov)
     trace = jnp.trace(jnp.linalg.solve(P0, S[..., 0]))
     return total + normal(m[:, 0], jnp.asarray(initial.mean), P0) - 0.5 * trace
@@ -114,7 +113,7 @@ def natural_of_gradient(m, G_m, G_S, G_C) -> NaturalChain:
 @pytest.mark.parametrize("name", DRIFTS)
 def test_linearisation_and_sites_are_the_gradient_of_the_expected_log_prior(name):
     problem, eta = make(name)
-    d, N, n = eta.h.shape[0], len(GRID), len(problem.node)
+    d, N, n = eta.h.shape[0], len(GRID), len(problem.data.node)
     q = smoothed(eta).moments
     points = {1: 24, 2: 12}[d]
     definition = compiled(jax.value_and_grad(lambda *args: expected_log_prior(problem, points, *args), (0, 1, 2)))
@@ -212,7 +211,7 @@ def random_direction(rng: np.random.Generator, eta: NaturalChain) -> NaturalChai
 def test_directional_derivative_of_the_bound_is_the_residual_in_the_fisher_metric(name, likelihood):
     """d/ds L(η + s v) = ⟨r, F v⟩ with r = g(η) − η the natural gradient."""
     problem, eta = make(name, likelihood)
-    assert problem.times.shape == GRID.shape  # no padding to move along
+    assert problem.data.times.shape == GRID.shape  # no padding to move along
     rng = np.random.default_rng(0)
     r = trial(problem, eta).residual
     for _ in range(3):
@@ -229,8 +228,8 @@ def test_padding_does_not_matter(name):
     problem, eta = make(name)
     d, N = eta.h.shape
     pad = 3
-    series = gv.TimeSeries(GRID[[1, 4]], np.asarray(problem.y))
-    padded = make_problem(problem.model, series, given_grid(series, GRID), problem.rule, N + pad)
+    series = gv.TimeSeries(GRID[[1, 4]], np.asarray(problem.data.y))
+    padded = pose(problem.model, series, given_grid(series, GRID), problem.rule, N + pad)
     eye = np.broadcast_to(np.eye(d)[:, :, None], (d, d, pad))
     longer = NaturalChain(
         np.pad(eta.h, ((0, 0), (0, pad))), np.concatenate([eta.J, eye], -1), np.pad(eta.K, ((0, 0), (0, 0), (0, pad)))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import assert_close
+from support import assert_close, assert_gaussian
 from tolerances import TOLERANCES
 
 import girsanov as gv
@@ -65,32 +65,33 @@ def test_solve_equals_infer(name):
     assert bool(found.converged) and int(found.status) == Status.CONVERGED
     assert abs(float(found.elbo) - post.elbo) < TOLERANCES["functional"]
     assert np.array_equal(found.times[:N], post.times)
-    assert_close(np.asarray(found.mean[:N]), post.mean, "functional", "mean")
-    assert_close(np.asarray(found.cov[:N]), post.cov, "functional", "cov")
+    assert_gaussian((np.asarray(found.mean[:N]), np.asarray(found.cov[:N])), (post.mean, post.cov), "functional")
     assert np.array_equal(found.mean[N:], np.broadcast_to(found.mean[N - 1], found.mean[N:].shape))
 
 
-def envelope_errors(model, problem) -> list[float]:
+def envelope_errors(model, problem) -> np.ndarray:
     """How far the gradient is from central differences, relative: a random direction in every array of the model."""
     value, grad = jax.jit(jax.value_and_grad(lambda m: gv.bound(m, problem)))(model)
     bound = jax.jit(gv.bound)
     assert abs(float(value) - float(bound(model, problem))) < TOLERANCES["functional"]
     rng = np.random.default_rng(0)
     leaves, structure = jax.tree.flatten(model)
-    gradients, errors = jax.tree.leaves(grad), []
+    gradients, slopes, differences = jax.tree.leaves(grad), [], []
     assert len(leaves) == len(gradients)
     for i, leaf in enumerate(leaves):
         direction = rng.normal(size=np.shape(leaf))
         if np.ndim(leaf) == 2 and np.array_equal(leaf, leaf.T):  # a covariance stays symmetric
             direction = direction + direction.T
-        size = STEP * max(1.0, float(np.abs(leaf).max())) / np.abs(direction).max()
+        size = STEP * (float(np.abs(leaf).max()) or 1.0) / np.abs(direction).max()
         ends = [structure.unflatten([*leaves[:i], leaf + s * size * direction, *leaves[i + 1 :]]) for s in (1.0, -1.0)]
-        difference = (float(bound(ends[0], problem)) - float(bound(ends[1], problem))) / (2.0 * size)
-        along = float((np.asarray(gradients[i]) * direction).sum())
-        errors.append(abs(along - difference) / max(1.0, abs(difference)))
-    return errors
+        differences.append((float(bound(ends[0], problem)) - float(bound(ends[1], problem))) / (2.0 * size))
+        slopes.append(float((np.asarray(gradients[i]) * direction).sum()))
+    sizes = np.abs(differences)
+    # a hundredth of the steepest is where rounding of the bound begins to be seen
+    return np.abs(np.subtract(slopes, differences)) / np.maximum(sizes, 0.01 * sizes.max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if "continuous" not in name])
 def test_the_gradient_of_the_bound_is_that_of_central_differences(name):
     """In every array of the model: drift, diffusion, noise, initial state and emission."""
@@ -100,6 +101,7 @@ def test_the_gradient_of_the_bound_is_that_of_central_differences(name):
     assert max(errors) < TOLERANCES["envelope"]
 
 
+@pytest.mark.slow
 def test_the_gradient_in_continuous_time_is_of_second_order_in_dt():
     model = double_well()
     coarse, fine = (
@@ -110,6 +112,7 @@ def test_the_gradient_in_continuous_time_is_of_second_order_in_dt():
     assert fine < 0.4 * coarse
 
 
+@pytest.mark.slow
 def test_mapped_over_parameters_and_over_series():
     model = double_well()
     problem = gv.prepare(model, observed(model), DT, SPAN)
@@ -127,16 +130,35 @@ def test_mapped_over_parameters_and_over_series():
     assert_close(np.asarray(together), np.array([one(model, p) for p in problems]), "mapped")
 
 
-def test_a_start_saves_iterations_and_leads_to_the_same():
+@pytest.mark.parametrize("method", [TIGHT, CONTINUOUS], ids=["discrete", "continuous"])
+def test_a_start_saves_iterations_and_leads_to_the_same(method):
     model, near = double_well(2.0), double_well(2.1)
-    for method in (TIGHT, CONTINUOUS):
-        problem = gv.prepare(model, observed(model), DT, SPAN, method=method)
-        first, cold = gv.solve(model, problem), gv.solve(near, problem)
-        warm = jax.jit(gv.solve)(near, problem, first)
-        assert bool(warm.converged)
-        if method is TIGHT:
-            assert int(warm.iterations) < int(cold.iterations)
-        assert abs(float(warm.elbo) - float(cold.elbo)) < TOLERANCES["functional"]
+    problem = gv.prepare(model, observed(model), DT, SPAN, method=method)
+    solve = jax.jit(gv.solve)
+    first, cold = solve(model, problem), solve(near, problem)
+    again, warm = solve(model, problem, first), solve(near, problem, first)
+    assert int(again.iterations) <= 1 < int(first.iterations)  # it was there already
+    assert abs(float(again.elbo) - float(first.elbo)) < TOLERANCES["functional"]
+    assert bool(warm.converged)
+    assert abs(float(warm.elbo) - float(cold.elbo)) < TOLERANCES["functional"]
+
+
+def test_monte_carlo_quadrature_inside_a_user_s_program():
+    """Its random key is an array, which the settings, being part of the program, may not hold."""
+    model = double_well(2.0)
+    method = gv.CVIDP(quadrature=gv.MonteCarlo(500, jax.random.key(3)))
+    problem = gv.prepare(model, observed(model), DT, SPAN, method=method)
+    post = gv.infer(model, observed(model), DT, SPAN, method=method, progress=False)
+    assert abs(float(jax.jit(gv.bound)(model, problem)) - post.elbo) < TOLERANCES["functional"]
+
+
+def test_a_start_nearby_saves_iterations():
+    """In discrete time. In continuous time a run without a start solves the discrete problem first, and does not count
+    the iterations of that."""
+    model, near = double_well(2.0), double_well(2.1)
+    problem = gv.prepare(model, observed(model), DT, SPAN, method=TIGHT)
+    solve = jax.jit(gv.solve)
+    assert int(solve(near, problem, solve(model, problem)).iterations) < int(solve(near, problem).iterations)
 
 
 def test_adam_climbs_the_bound():
@@ -168,6 +190,7 @@ def test_without_64_bits_it_says_what_to_enable():
         jax.jit(lambda m: gv.bound(m, problem))(model)
 
 
+@pytest.mark.slow
 def test_settings_of_the_user_do_not_matter():
     model = double_well()
     problem = gv.prepare(model, observed(model), DT, SPAN)

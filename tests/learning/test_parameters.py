@@ -1,6 +1,7 @@
 """Trainable parameters: names and paths, constraints as bijections, and what is left as it was."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -153,7 +154,7 @@ def test_real_positive_and_interval_round_trip(free):
             assert (value > 0).all()
         elif kind != "real":
             assert ((value > -1.0) & (value < 3.0)).all()
-        assert_close(unconstrain(p, value), x, "roundtrip", str(kind))
+        assert_close(unconstrain(p, value), x, "roundtrip", str(kind), size=[1.0, *x])  # zero may stand for one
 
 
 @given(st.sampled_from([1, 2, 3]), st.data())
@@ -164,7 +165,7 @@ def test_matrices_round_trip_and_are_positive_definite(d, data):
         value = np.asarray(constrain(p, x))
         assert value.shape == (d, d) and np.array_equal(value, value.T)
         assert np.linalg.eigvalsh(value)[0] > 0
-        assert_close(unconstrain(p, value), x, "roundtrip", kind)
+        assert_close(unconstrain(p, value), x, "roundtrip", kind, size=[1.0, *x])
 
 
 def test_one_name_and_one_value_for_every_free_coordinate():
@@ -206,3 +207,56 @@ def test_insert_changes_what_is_trainable_and_nothing_else():
     assert_close(after["drift.rate"], 5.0 * np.e, "roundtrip")
     assert all(after[path] is before[path] for path in PATHS if path != "drift.rate")
     assert list(split(spec, to_vector(spec, model))) == ["drift.rate"]
+
+
+def test_a_single_entry_is_learnt_and_the_others_stay():
+    model = gv.Model(gv.Linear([[-1.0, 0.3], [0.2, -0.8]]), [0.4, 0.9])
+    spec = make_spec(model, ["drift.A[0, 1]", "diffusion[1, 1]"])
+    assert [(p.path, p.size) for p in spec] == [("drift.A", 1), ("diffusion", 1)]
+    theta = to_vector(spec, model)
+    assert_close(theta, [0.3, np.log(0.9)], "exact")
+    values = split(spec, jnp.asarray([0.5, np.log(2.0)]))
+    assert_close(values["drift.A"], [[-1.0, 0.5], [0.2, -0.8]], "exact")
+    assert_close(values["diffusion"], np.diag([0.4, 2.0]), "exact")
+    assert entries(spec) == ["drift.A[0, 1]", "diffusion[1, 1]"]
+    assert_close(constrained_entries(spec, jnp.asarray([0.5, np.log(2.0)])), [0.5, 2.0], "exact")
+
+
+def test_a_name_and_an_entry_of_it_stand_for_all_of_it():
+    model = gv.Model(gv.Linear([[-1.0, 0.3], [0.2, -0.8]]))
+    assert make_spec(model, ["drift", "drift.A[0, 1]"]) == make_spec(model, ["drift"])
+
+
+def test_the_block_of_noise_is_learnt_and_zeros_stay_zero():
+    Q = np.zeros((4, 4))
+    Q[2:, 2:] = [[0.5, 0.2], [0.2, 0.4]]
+    model = gv.Model(gv.ConstantVelocity(2), Q, emission=np.eye(2, 4))
+    spec = make_spec(model, "diffusion")
+    theta = to_vector(spec, model)
+    assert len(theta) == 3 and np.isfinite(theta).all()
+    assert entries(spec) == ["diffusion[2, 2]", "diffusion[3, 2]", "diffusion[3, 3]"]
+    assert_close(split(spec, jnp.asarray(theta))["diffusion"], Q, "exact")
+    moved = np.asarray(split(spec, jnp.asarray(theta) + 0.3)["diffusion"])
+    assert (moved[:2] == 0.0).all() and (moved[:, :2] == 0.0).all()
+    assert np.linalg.eigvalsh(moved[2:, 2:])[0] > 0.0
+    assert_close(constrained_entries(spec, jnp.asarray(theta)), [0.5, 0.2, 0.4], "exact")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("drift.A[0, 2]", r"'drift.A\[0, 2\]' is not an entry of 'drift.A', which has shape \(2, 2\)"),
+        ("drift.A[0]", r"not an entry of 'drift.A'"),
+        ("diffusion[0, 1]", r"diffusion\[0, 1\] is zero by the constraint 'diagonal'"),
+        ("initial.cov[0, 0]", r"with the constraint 'scalar' all change"),
+    ],
+)
+def test_entries_that_cannot_be_learnt(name, message):
+    with pytest.raises(ValueError, match=message):
+        make_spec(gv.Model(gv.Linear([[-1.0, 0.3], [0.2, -0.8]]), [0.4, 0.9]), name)
+
+
+def test_single_entries_of_a_covariance_are_not_independent():
+    model = gv.Model(gv.OrnsteinUhlenbeck([1.0, 1.0]), [[1.0, 0.2], [0.2, 1.0]])
+    with pytest.raises(ValueError, match="it has no independent entries"):
+        make_spec(model, "diffusion[0, 1]")

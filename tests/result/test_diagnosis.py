@@ -47,7 +47,7 @@ def test_weights_that_spread_over_thousands_of_nats_have_no_tail():
     assert "only 1 of 500 paths" in found.message
 
 
-@pytest.mark.parametrize(("df", "jump", "off"), [(4.0, 2.0, 5.0), (2.0, 1.2, 1.0)])
+@pytest.mark.parametrize(("df", "jump", "off"), [pytest.param(4.0, 2.0, 5.0, marks=pytest.mark.slow), (2.0, 1.2, 1.0)])
 def test_an_outlier_that_q_follows(df, jump, off):
     """The posterior does not follow it; weights of q's own paths, with k̂ near zero, cannot tell. The filter can."""
     model, series = decaying(gv.likelihoods.StudentT(0.02, df)), near_zero(jump)

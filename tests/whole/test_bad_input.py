@@ -118,6 +118,31 @@ CASES = {
     ),
     "scale is negative": (lambda: gv.likelihoods.StudentT(scale=-1.0), r"scale must be positive.*-1"),
     "degrees of freedom are zero": (lambda: gv.likelihoods.StudentT(scale=1.0, df=0.0), r"df must be positive.*0"),
+    "dispersion is negative": (lambda: gv.likelihoods.NegativeBinomial(-1.0), r"dispersion must be positive.*-1"),
+    "no trials": (lambda: gv.likelihoods.Binomial(0), r"trials must be a whole number ≥ 1, got 0"),
+    "cutpoints fall": (
+        lambda: gv.likelihoods.Ordinal([1.0, 0.0]),
+        r"cutpoints must be finite and increase.*1\.0, 0\.0",
+    ),
+    "one cutpoint as a number": (lambda: gv.likelihoods.Ordinal(1.0), r"cutpoints must have shape \(K,\), got \(\)"),
+    "limits the wrong way": (lambda: gv.likelihoods.Censored(1.0, 2.0, 1.0), r"low < high, got low = 2\.0"),
+    "no distribution": (lambda: gv.likelihoods.FromDistribution(3.0), r"takes a function of z.*got 3\.0"),
+    "a function that is no distribution": (
+        lambda: gv.likelihoods.FromDistribution(lambda z: z),
+        r"one entry for each entry of z; for z of shape \(3,\) its batch shape is None",
+    ),
+    "more successes than trials": (
+        lambda: infer(gv.TimeSeries([0.2, 0.9], [1.0, 6.0]), model(likelihood=gv.likelihoods.Binomial(5))),
+        r"Binomial observations must be a whole number from 0 to 5; values\[1, 0\] is 6\.0",
+    ),
+    "a category too many": (
+        lambda: infer(gv.TimeSeries([0.2, 0.9], [1.0, 3.0]), model(likelihood=gv.likelihoods.Ordinal([0.0, 1.0]))),
+        r"Ordinal observations must be a category from 0 to 2; values\[1, 0\] is 3\.0",
+    ),
+    "a value that is not positive": (
+        lambda: infer(gv.TimeSeries([0.2, 0.9], [1.0, 0.0]), model(likelihood=gv.likelihoods.Gamma())),
+        r"Gamma observations must be positive; values\[1, 0\] is 0\.0",
+    ),
     "exposure is zero": (lambda: gv.likelihoods.Poisson(exposure=0.0), r"exposure must be positive.*0"),
     "diffusion is zero": (lambda: model(diffusion=0.0), r"diffusion must be positive and finite, got .*0\.0"),
     "diffusion is negative": (
@@ -133,7 +158,11 @@ CASES = {
         lambda: model(diffusion=[[1.0, 1.5], [1.5, 1.0]]),
         r"diffusion must be positive definite.*-0\.5",
     ),
-    "Q is singular": (lambda: model(diffusion=[[1.0, 1.0], [1.0, 1.0]]), r"diffusion must be positive definite"),
+    "a row of Q without noise": (
+        lambda: model(diffusion=[[0.0, 0.1], [0.1, 1.0]]),
+        r"diffusion\[0, 1\] is 0\.1 although diffusion\[0, 0\] is 0",
+    ),
+    "no noise at all": (lambda: model(diffusion=[0.0, 0.0]), r"diffusion is zero in every coordinate"),
     "Q is not square": (lambda: model(diffusion=np.ones((2, 3))), r"diffusion must be a square matrix.*\(2, 3\)"),
     "Q has a NaN": (lambda: model(diffusion=[[1.0, NAN], [NAN, 1.0]]), r"diffusion\[0, 1\] is .*nan"),
     "initial covariance is zero": (
@@ -175,7 +204,7 @@ CASES = {
     ),
     "data and model": (
         lambda: infer(gv.TimeSeries([0.2, 0.5], [[1, 2], [3, 4]])),
-        r"series has 2 values a time.*observes 1.*\(2, 1\)",
+        r"series has 2 values at each time.*observes 1.*\(2, 1\)",
     ),
     "drift returns the wrong shape": (
         lambda: model(drift=lambda x, t: jnp.zeros(3), dim=2),

@@ -48,7 +48,14 @@ def stated_output(text: str) -> list[str]:
     return stated
 
 
-SLOW = ("baselines.md", "learning.md", "methods.md", "trust.md")  # pages whose examples run long
+SLOW = (
+    "baselines.md",
+    "inside_jax.md",
+    "learning.md",
+    "methods.md",
+    "models.md",
+    "trust.md",
+)  # pages whose examples run long
 RUN = [
     pytest.param(p, marks=pytest.mark.slow) if p.name in SLOW else p
     for p in PAGES

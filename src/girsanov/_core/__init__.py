@@ -1,5 +1,5 @@
-"""What every other room stands on: float64, compiler options, checks of numbers, array types, progress, Ctrl-C.
+"""Helpers that every other folder uses: float64, compiler options, checks, array types, extras, progress and Ctrl-C.
 
-`precision` is the one place where 64-bit types are decided, and `compile` the one place of compiler options. Nothing
-here knows of chains, models or data.
+Only `precision` switches 64-bit types on, and only `compile` sets options of the compiler. Nothing in this folder knows
+about chains, models or data.
 """

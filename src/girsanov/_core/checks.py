@@ -1,4 +1,4 @@
-"""Checks of numbers that a user gives, by name: a ValueError says what was given and what is wanted."""
+"""Checks of numbers that a user gives. The ValueError names the argument, its value and what is required."""
 
 import datetime
 import math
@@ -7,24 +7,25 @@ from typing import Any
 
 import numpy as np
 
-_EXACT = 2**53  # up to here every whole number is a float64
+_EXACT = 2**53  # a float64 represents every whole number up to this size exactly
 
 
 def check_whole(least: int = 1, **values: Any) -> None:
-    """Whole numbers that are not below `least`."""
+    """Raise a ValueError unless every value is a whole number that is at least `least`."""
     for name, value in values.items():
         if not (is_finite(value) and int(value) == value and value >= least):
             raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
 
 
 def check_positive(**values: Any) -> None:
+    """Raise a ValueError unless every value is a positive, finite number."""
     for name, value in values.items():
         if not (is_finite(value) and value > 0):
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
 
 def is_finite(value: Any) -> bool:
-    """Whether this is one finite real number."""
+    """Return whether `value` is a single finite real number."""
     if isinstance(value, str | bytes) or np.ndim(value) or np.iscomplexobj(value):
         return False
     try:
@@ -34,19 +35,21 @@ def is_finite(value: Any) -> bool:
 
 
 def shown(number: Any) -> str:
-    """The number with all its digits, and no more."""
+    """Return the shortest text that identifies the number exactly, without a trailing ".0"."""
     return repr(float(number)).removesuffix(".0")
 
 
 def as_floats(name: str, values: Any, *, missing: bool = False) -> np.ndarray:
-    """A float64 array of its own. What is masked or NA becomes NaN where values may be `missing`, else is an error.
+    """Copy `values` to a new float64 array, or raise a ValueError that calls them `name`.
 
-    Text, complex numbers and dates are errors, and so are whole numbers that a float64 does not hold.
+    With missing=True, entries that are None, masked or NA become NaN; otherwise they are an error. Text, complex
+    numbers and dates are always errors. Whole numbers that float64 cannot represent are an error unless missing=True.
     """
     mask = _mask(values)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a masked number in a list becomes NaN: as it should be
+            # NumPy warns that a masked number in a list becomes NaN, which is what we want.
+            warnings.simplefilter("ignore", UserWarning)
             a = np.asarray(values)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be numbers: {error}") from None
@@ -64,19 +67,19 @@ def as_floats(name: str, values: Any, *, missing: bool = False) -> np.ndarray:
     if mask is not None and mask.any():
         if not missing:
             place = ", ".join(map(str, np.argwhere(mask)[0]))
-            raise ValueError(f"{name}[{place}] is masked or missing; every one of {name} must be a number (drop it)")
+            raise ValueError(f"{name}[{place}] is masked or missing; every entry of {name} must be a number (drop it)")
         out[mask] = np.nan
     return out
 
 
 def _mask(values: Any) -> np.ndarray | None:
-    """The mask of a masked array, or of a list of them."""
+    """Return the mask of a masked array or of a list of masked arrays; None if there is none."""
     if isinstance(values, np.ma.MaskedArray):
         return np.ma.getmaskarray(values)
     if isinstance(values, list | tuple) and any(isinstance(v, np.ma.MaskedArray) for v in values):
         try:
             return np.array([np.ma.getmaskarray(np.ma.asanyarray(v)) for v in values])
-        except ValueError:  # of different lengths: what is wrong with that is said elsewhere
+        except ValueError:  # the arrays differ in length; a later check reports that
             return None
     return None
 
@@ -93,7 +96,9 @@ def _check_kind(name: str, a: np.ndarray, missing: bool) -> None:
         text = first if first is not None else a.flat[0] if a.size else ""
         raise ValueError(f"{name} must be numbers, not text such as {str(text)!r}; convert it with float(...)")
     if a.dtype.kind == "c" or isinstance(first, complex):
-        raise ValueError(f"{name} must be real numbers, got {a.dtype if first is None else first!r}; take a.real")
+        raise ValueError(
+            f"{name} must be real numbers, got {a.dtype if first is None else first!r}; take the real part, a.real"
+        )
     if a.dtype.kind == "b" and not missing:
         raise ValueError(f"{name} must be numbers, not True and False")
 
@@ -102,10 +107,38 @@ _NO_NUMBERS = (datetime.date, datetime.timedelta, str, bytes, complex)
 
 
 def _check_exact(name: str, a: np.ndarray, out: np.ndarray) -> None:
-    """A time in nanoseconds since 1970 has 19 digits and a float64 16: it would be moved."""
+    """Raise a ValueError if rounding to float64 changed a whole number.
+
+    A time in nanoseconds since 1970 has 19 digits, but a float64 only about 16.
+    """
     for i in np.flatnonzero(np.abs(out) >= _EXACT):
         if isinstance(a.flat[i], int | np.integer) and int(out.flat[i]) != int(a.flat[i]):
             raise ValueError(
-                f"{name}[{i}] = {a.flat[i]} is too long for a float64, which has 16 digits; subtract the first of them "
-                "from all, as whole numbers"
+                f"{name}[{i}] = {a.flat[i]} is too long for a float64, which has 16 digits; subtract the first number "
+                "from all of them while they are still whole numbers"
             )
+
+
+def check_positive_entries(name: str, value: np.ndarray) -> None:
+    """Raise a ValueError unless every entry of the array is positive and finite."""
+    bad = ~(np.isfinite(value) & (value > 0))
+    if bad.any():
+        raise ValueError(f"{name} must be positive and finite, got {float(value[bad].flat[0])!r}")
+
+
+def check_covariance(name: str, value: np.ndarray) -> None:
+    """Raise a ValueError unless `value` is a symmetric positive-definite matrix."""
+    if value.ndim != 2 or value.shape[0] != value.shape[1]:
+        raise ValueError(f"{name} must be a square matrix, got shape {value.shape}")
+    if not np.isfinite(value).all():
+        i, j = np.argwhere(~np.isfinite(value))[0]
+        raise ValueError(f"{name}[{i}, {j}] is {float(value[i, j])!r}; it must be finite")
+    if not np.allclose(value, value.T, rtol=1e-10, atol=0):
+        i, j = np.unravel_index(np.argmax(abs(value - value.T)), value.shape)
+        raise ValueError(
+            f"{name} must be symmetric: [{i}, {j}] is {float(value[i, j])!r} but [{j}, {i}] is {float(value[j, i])!r}; "
+            "symmetrise it with 0.5 * (a + a.T)"
+        )
+    smallest = np.linalg.eigvalsh(value)[0]
+    if not smallest > 0:
+        raise ValueError(f"{name} must be positive definite; its smallest eigenvalue is {smallest:.3g}")

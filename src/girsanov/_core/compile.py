@@ -1,8 +1,9 @@
-"""How the library compiles: one place for the options of the compiler.
+"""The compiler options of the library.
 
-XLA makes one function of a loop only where its body touches less than 1 kB; a larger body is dispatched operation by
-operation, ten times slower for blocks of a few states. The limit can be set in the environment alone, before JAX runs
-its first operation: importing the library does so, unless the variable already says something about it.
+XLA compiles a loop to a single function only if its body touches less than 1 kB. The operations of a larger body are
+dispatched one by one, which is ten times slower for blocks of a few states. The limit can be raised only through the
+environment variable XLA_FLAGS, before JAX runs its first operation. Importing the library raises it, unless XLA_FLAGS
+already sets this limit.
 """
 
 import functools
@@ -17,22 +18,23 @@ import jax.numpy as jnp
 from girsanov._core.precision import own
 
 _SMALL_LOOP = "xla_cpu_small_while_loop_byte_threshold"
-_SMALL_LOOP_BYTES = 98_304  # far below what a second core or a matrix library would be of use for
+_SMALL_LOOP_BYTES = 98_304  # far below the size at which a second core or a matrix library would help
 
 if _SMALL_LOOP not in os.environ.get("XLA_FLAGS", ""):
     _ours = f"--xla_backend_extra_options={_SMALL_LOOP}={_SMALL_LOOP_BYTES}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ours}".lstrip()
 
-# XLA's newer fusion emitters take half as long again to compile our programs and run them no faster. The option
-# belongs to the releases named here; a later one gets the compiler's own choice.
+# XLA's newer fusion emitters take 50 % longer to compile our programs, and the programs run no faster. The option
+# exists in the releases before 0.11; later releases use the compiler's default.
 _KNOWN = jax.__version_info__ < (0, 11)
 OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False} if _KNOWN else {}
 
 
 def compiled(fn: Callable) -> Callable:
-    """`eqx.filter_jit` with these options: arrays are traced, everything else is part of the program.
+    """Compile `fn` by `eqx.filter_jit` with our options: arrays are traced, everything else is a static constant.
 
-    The program sees array objects of its own, so that it shares none with programs of the user.
+    The arguments are passed on as new array objects (see `precision.own`), so that none is shared with the user's
+    programs.
     """
     program = eqx.filter_jit(fn, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]
 
@@ -46,9 +48,9 @@ def compiled(fn: Callable) -> Callable:
 
 @functools.cache
 def small_loops_are_functions() -> bool:
-    """Whether XLA makes one function of a loop with a body of some kB: compiles one and looks.
+    """Return whether XLA compiles a loop with a body of a few kB to one function, found by compiling such a loop.
 
-    It does not where JAX was used before this library was imported.
+    The answer is False if JAX was used before this library was imported, because our limit then came too late.
     """
 
     def body(x, _):

@@ -1,4 +1,7 @@
-"""A process that was forked after JAX had run: the compiler's threads did not come along, and a call would hang."""
+"""Refuse to run in a process that was forked after JAX had run.
+
+Such a process has no copy of JAX's threads, so a call of JAX would wait for them forever.
+"""
 
 import os
 import sys
@@ -10,9 +13,9 @@ def check() -> None:
     """Raise a RuntimeError in a process that was forked from one in which JAX was running."""
     if _state["forked"]:
         raise RuntimeError(
-            "this process was forked from one in which JAX had already run, and JAX would wait for threads that did "
-            "not come along. Start processes with multiprocessing.get_context('spawn') or 'forkserver', or with "
-            "girsanov.evaluation.sweep; or fork before the first call"
+            "this process was forked from one in which JAX had already run, and JAX would wait forever for threads "
+            "that a fork does not copy. Start processes with multiprocessing.get_context('spawn') or 'forkserver', or "
+            "with girsanov.evaluation.sweep; or fork before the first call"
         )
     _state["used"] = True
 

@@ -1,11 +1,11 @@
-"""How the command `girsanov` ends: on Ctrl-C at once, with one line and exit code 130.
+"""Ctrl-C in the command `girsanov`: it ends the process at once, with one line of text and exit code 130.
 
-Python's own way, an exception in the main thread, waits until the compiler returns, may be raised in the middle of an
-import or of a callback, and then takes the interpreter down under modules that the compiler has left half built, which
-can end in a segmentation fault. Here a thread is woken by the signal and ends the process without any of that.
+By default Python raises an exception in the main thread. The exception has to wait until the compiler returns, can come
+in the middle of an import or a callback, and then shuts the interpreter down while modules are half initialised, which
+can end in a segmentation fault. Here the signal wakes a thread that ends the process directly.
 
-Importing this module installs it where the process is the command `girsanov`, and nowhere else: a program that uses the
-library keeps its own Ctrl-C.
+Importing this module installs the handler only if the process is the command `girsanov`. A program that uses the
+library keeps its own handling of Ctrl-C.
 """
 
 import contextlib
@@ -15,25 +15,25 @@ import sys
 import threading
 from collections.abc import Callable
 
-INTERRUPTED = 130
+BAD_INPUT, NOT_CONVERGED, INTERRUPTED = 2, 3, 130  # exit codes of the command
 _state = {"installed": False, "note": "nothing was written"}
 _stop: list[Callable[[], None]] = []
 
 
-def install_if_command() -> None:
-    """Install this if the process is the command `girsanov`; processes that it starts are not."""
+def is_command() -> bool:
+    """Return whether this process is the command `girsanov` itself, not a process that the command started."""
     script = os.path.basename(sys.argv[0]) if sys.argv else ""
     as_module = script == "-m" and ("-m", "girsanov.cli") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
-    if as_module or (script in ("girsanov", "girsanov.exe") and sys.argv[0] in sys.orig_argv):
-        install()
+    return as_module or (script in ("girsanov", "girsanov.exe") and sys.argv[0] in sys.orig_argv)
 
 
 def install() -> None:
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a shell's background
+    """Install the handler of Ctrl-C, unless Ctrl-C is ignored or this is not the main thread."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a shell does this for jobs in the background
     if _state["installed"] or ignored or threading.current_thread() is not threading.main_thread():
         return
     _state["installed"] = True
-    # Processes that tidy up after others, semaphores of pools, would say so on standard error after the one line.
+    # Python's resource tracker, which removes leftover semaphores of process pools, would print warnings afterwards.
     quiet = "ignore:resource_tracker:UserWarning"
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), quiet]))
     if os.name == "nt":
@@ -43,17 +43,18 @@ def install() -> None:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, lambda *_: None)
-    threading.Thread(target=_watch, args=(read,), daemon=True).start()  # what came before it waits in the pipe
+    # A signal that comes before the thread runs waits in the pipe.
+    threading.Thread(target=_watch, args=(read,), daemon=True).start()
 
 
 def note(text: str) -> None:
-    """What the line says after "interrupted"."""
+    """Set the text that follows "interrupted" in the line printed on Ctrl-C."""
     _state["note"] = text
 
 
 @contextlib.contextmanager
 def stopping(stop: Callable[[], None]):
-    """Within the block an interruption calls `stop`, to end processes that would outlive this one."""
+    """Call `stop` if Ctrl-C comes within the `with` block; use it to end processes that would outlive this one."""
     _stop.append(stop)
     try:
         yield
@@ -62,7 +63,7 @@ def stopping(stop: Callable[[], None]):
 
 
 def leave(code: int) -> None:
-    """End the command: at once, so that an interruption finds no interpreter that is being taken down."""
+    """End the command at once with this exit code, so that Ctrl-C cannot come while the interpreter shuts down."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -79,10 +80,11 @@ def _end() -> None:
     for stop in reversed(_stop):
         with contextlib.suppress(Exception):
             stop()
-    clear = "\r\x1b[2K" if os.isatty(2) else ""  # of a line of progress
+    clear = "\r\x1b[2K" if os.isatty(2) else ""  # erases a line of progress
     with contextlib.suppress(OSError):
         os.write(2, f"{clear}interrupted; {_state['note']}\n".encode())
     os._exit(INTERRUPTED)
 
 
-install_if_command()
+if is_command():
+    install()

@@ -1,9 +1,11 @@
-"""Where float64 is decided: every public verb runs inside `float64`, and the user's own JAX settings stay as they are.
+"""64-bit types: every public function runs inside `float64`, and the user's own JAX settings stay unchanged.
 
-Parameters and results are NumPy float64 arrays at the boundary, since a float64 JAX array would be truncated by the
-first JAX operation outside this context. JAX has one form, in 32 or in 64 bits, for a NumPy array object as long as any
-program holds it: an array that a user's 32-bit program closes over would be truncated in ours, and one that ours closes
-over would be too wide for the user's. `own` gives our programs array objects of their own.
+Parameters that come in and results that go out are NumPy float64 arrays, because the first JAX operation outside this
+context would truncate a float64 JAX array.
+
+As long as any program holds a NumPy array object, JAX keeps a single converted form of it, in 32 or in 64 bits. An
+array that a user's 32-bit program closes over would therefore be truncated in our programs, and an array that ours
+close over would be too wide in the user's. `own` gives our programs array objects that no other program holds.
 """
 
 import contextlib
@@ -27,7 +29,7 @@ R = TypeVar("R")
 
 
 def float64(fn: Callable[P, R]) -> Callable[P, R]:
-    """Run `fn` with 64-bit JAX types and the settings that our code is written for, whatever the caller's are."""
+    """Decorate `fn` to run with 64-bit types and the JAX settings that our code needs, whatever the caller's are."""
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -40,9 +42,10 @@ def float64(fn: Callable[P, R]) -> Callable[P, R]:
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """64-bit types and JAX's defaults, for this thread and this call.
+    """Set 64-bit types and JAX's default settings for this thread within the `with` block.
 
-    Our arrays are NumPy's, so transfers are ours to make; a number that is not finite is a status, not an exception.
+    Transfers are allowed because our arrays are NumPy arrays. Debugging of NaN is off because our functions report a
+    number that is not finite as a status, not as an exception.
     """
     with (
         jax.enable_x64(True),
@@ -58,9 +61,10 @@ def _settings() -> Iterator[None]:
 
 
 def in_a_users_program(fn: Callable[P, R]) -> Callable[P, R]:
-    """Run `fn` inside a program of the user's: their 64-bit types, and for the rest the settings of our code.
+    """Decorate `fn` to run inside a JAX program of the user's, with the other JAX settings that our code needs.
 
-    A program has one width of types: where theirs is 32 bits we say so, instead of computing in float32.
+    A program has a single width of types. If the user's program has 32-bit types, a ValueError asks for 64 bits; `fn`
+    is never computed in float32.
     """
 
     @functools.wraps(fn)
@@ -82,28 +86,29 @@ def in_a_users_program(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def parameter(value: Any) -> Any:
-    """A float64 array that JAX can trace: a changed value does not compile again. Tracers pass through.
+    """Copy a value to a read-only float64 array; a tracer of JAX is returned unchanged.
 
-    It is a copy that cannot be written: what the user does to an array later does not change the model.
+    JAX traces such an array, so a changed value does not lead to a new compilation. Because it is a copy, the model
+    does not change when the user writes to the original array.
     """
     return value if isinstance(value, Tracer) else frozen(as_floats("parameters", value))
 
 
 def frozen(a: np.ndarray) -> np.ndarray:
-    """The same array, which can no longer be written."""
+    """Make the array read-only and return it."""
     a.flags.writeable = False
     return a
 
 
 def to_numpy(tree: Any) -> Any:
-    """The same tree with NumPy arrays in place of JAX arrays."""
+    """Replace the JAX arrays of a pytree by NumPy arrays."""
     return jax.tree.map(lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, tree)
 
 
 def own(tree: Any) -> Any:
-    """The same tree with array objects that nobody else has; they share the memory of those given.
+    """Replace the arrays of a pytree by new array objects that share the memory of the old ones.
 
-    Functions and other callables in it are rebuilt with such objects for the arrays that they refer to.
+    Functions and other callables in the pytree are rebuilt, with new objects for the arrays that they refer to.
     """
     return jax.tree.map(_own_leaf, tree)
 
@@ -114,7 +119,7 @@ def _own_leaf(leaf: Any) -> Any:
     return _own_callable(leaf) if callable(leaf) and not isinstance(leaf, jax.Array | type) else leaf
 
 
-# One of ours for each of the user's, since a compiled program belongs to the function object that it was made from.
+# The rebuilt callable for each of the user's. It is kept, because JAX caches compiled programs by function object.
 _CALLABLES: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
@@ -125,13 +130,12 @@ def _own_callable(fn: Any) -> Any:
     with _LOCK:
         try:
             known = _CALLABLES.get(fn)
-        except TypeError:  # no hash or no weak references
+        except TypeError:  # the object has no hash or allows no weak references
             return fn
         if known is not None:
             return known() if isinstance(known, weakref.ref) else known
-        _CALLABLES[fn] = weakref.ref(
-            fn
-        )  # stays where there are no arrays; ends the search where functions are recursive
+        # This entry stays if fn refers to no arrays, and it ends the search if functions refer to each other.
+        _CALLABLES[fn] = weakref.ref(fn)
         ours = _own_function(fn) if isinstance(fn, types.FunctionType) else _own_object(fn)
         if ours is not fn:
             _CALLABLES[fn] = ours
@@ -139,7 +143,10 @@ def _own_callable(fn: Any) -> Any:
 
 
 def _own_function(fn: types.FunctionType) -> types.FunctionType:
-    """The same code with other objects for arrays in its closure, defaults and module, and for functions beside it."""
+    """Rebuild a function with new objects for the arrays in its closure, its defaults and its module's globals.
+
+    Functions of the same module that it refers to are rebuilt too. A function without such arrays is returned as it is.
+    """
 
     def changed(values: dict[Any, Any]) -> dict[Any, Any]:
         ours = {
@@ -172,18 +179,18 @@ def _own_function(fn: types.FunctionType) -> types.FunctionType:
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:  # the cell is still empty
         return None
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names of globals and attributes in the code and in the functions defined in it."""
+    """Return the names of globals and attributes used by the code and by the functions defined inside it."""
     inner = (_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*inner)
 
 
 def _own_object(fn: Any) -> Any:
-    """A copy of a callable object that is no pytree, where its attributes are arrays."""
+    """Copy a callable object that is not a pytree, with new array objects; without array attributes return it as is."""
     arrays = {k: v.view() for k, v in getattr(fn, "__dict__", {}).items() if isinstance(v, np.ndarray)}
     if not arrays:
         return fn

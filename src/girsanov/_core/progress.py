@@ -1,4 +1,4 @@
-"""Progress on runs that take longer than two seconds, on standard error."""
+"""Progress messages on standard error for runs that take longer than two seconds."""
 
 import sys
 import time
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _AFTER = 2.0  # seconds
-_BETWEEN = 5.0  # seconds between two lines where they are kept, in a file or a pipe
+_BETWEEN = 5.0  # seconds between two lines if standard error is a file or a pipe, where every line stays
 
 
 @contextmanager
 def reporter(on: bool) -> Iterator[Callable[[str], None] | None]:
-    """A function that shows its text on one line, from the second second on; nothing if progress is off."""
+    """Yield a function that prints a line of progress, once two seconds have passed; yield None if `on` is False."""
     if not on:
         yield None
         return

@@ -1,6 +1,6 @@
-"""The array type of annotations: JAX's arrays on the device, NumPy's on the host.
+"""The array type used in annotations: a JAX array or a NumPy array.
 
-Shapes and dtypes are checked when tests run; a static checker knows neither, so to it an array is anything.
+jaxtyping checks shapes and dtypes while the tests run. Static type checkers know neither; for them an array is `Any`.
 """
 
 from typing import TYPE_CHECKING, Any

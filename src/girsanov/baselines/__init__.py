@@ -1,4 +1,7 @@
-"""Other ways to the posterior, to compare with: each takes the same model and series, none uses the library's own."""
+"""Other methods for the posterior, to compare with. None of them uses the library's variational inference.
+
+Each takes a time series; those for SDEs take the same model as `girsanov.infer`.
+"""
 
 from girsanov.baselines.annealing import annealed_importance_sampling
 from girsanov.baselines.exact import exact_smoother

@@ -1,9 +1,10 @@
 """Annealed importance sampling of the evidence, with conditional particle filters as transitions.
 
-Z_j = ∫ p(y|x)^{τ(j)} p(x) dx with τ(j) = (j/J)⁴ leads from Z₀ = 1 to the evidence Z_J, and one path a step estimates
+The integrals Z_j = ∫ p(y|x)^{τ(j)} p(x) dx with τ(j) = (j/J)⁴ lead from Z₀ = 1 to the evidence Z_J. With one path per
+step the estimate is
     log Z_J ≈ Σ_j (τ(j) − τ(j−1)) log p(y | x_j),   x_j ~ p(y|x)^{τ(j−1)} p(x) / Z_{j−1},
-x_j by a number of CPF-AS sweeps from x_{j−1}. The geometric mean of several runs is reported, as in the paper: its
-logarithm is below log Z_J on average, the less the more steps.
+where x_j is drawn by several sweeps of CPF-AS (see `particle_filter`) that start from x_{j−1}. As in the paper, the
+geometric mean of several runs is reported. Its logarithm underestimates log Z_J on average; more steps reduce the bias.
 """
 
 import hashlib
@@ -28,13 +29,13 @@ from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, path_model
 from girsanov.model.simulate import check_draws
 
-_CHUNK = 10  # steps of the ladder between two looks of the host
+_CHUNK = 10  # annealing steps in one call of compiled code
 
 
 @compiled
 def _prior_paths(path: PathModel, keys):
     def one(key):
-        N, d = path.times.shape[0], path.model.dim
+        N, d = path.data.times.shape[0], path.model.dim
         xi = jax.random.normal(key, (N, 1, d))
         first = Bootstrap().initial(path, xi[0])
 
@@ -50,7 +51,7 @@ def _prior_paths(path: PathModel, keys):
 
 @compiled
 def _climb(path: PathModel, keys, paths, before, after, n: int, sweeps: int, resample):
-    """A stretch of the ladder for every run: what it adds to the logarithms, and the paths at its end."""
+    """Do several annealing steps for every run; return the paths at the end and the contributions to log Z_J."""
 
     def rung(carry, this):
         paths, total = carry
@@ -82,18 +83,37 @@ def annealed_importance_sampling(
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> ParticlePosterior:
-    """The evidence by annealing, on the grid that `infer` would use (the paper: steps=8000, runs=3, sweeps=10).
+    """Estimate the evidence by annealed importance sampling, on the grid that `infer` would use.
 
-    - steps: rungs J of the ladder; runs: independent estimates, side by side; sweeps: of CPF-AS on every rung.
-    - samples: draws from the posterior to go on with at the top; by default the last path of every run only.
-    - checkpoint: file that the state is kept in; the same call goes on from it after an interruption.
+    The paper used steps=8000, runs=3 and sweeps=10.
+
+    Args:
+        model: the model.
+        series: the observations.
+        dt: step of the time grid.
+        span: first and last time of the grid; by default those of the observations.
+        key: JAX random key.
+        steps: number J of annealing steps; 1000 by default.
+        runs: number of independent estimates, computed in parallel; 3 by default.
+        sweeps: sweeps of CPF-AS in every annealing step; 10 by default.
+        particles: number of particles of each sweep; 100 by default.
+        samples: number of paths to draw from the posterior after the last step. With 0, the default, the result holds
+            only the last path of every run.
+        checkpoint: a file in which the state is saved regularly. The same call continues from it after an interruption.
+        progress: whether to print progress on standard error.
+
+    Returns:
+        A `ParticlePosterior` with `log_evidence`, its `standard_error` (None for a single run) and `samples`.
+
+    Raises:
+        ValueError: if the checkpoint was written for another model, series, key or setting.
     """
     import time
 
     begun = time.perf_counter()
     check_draws(key)
     check_whole(steps=steps, runs=runs, sweeps=sweeps)
-    check_inputs(model, series)
+    model = check_inputs(model, series)
     grid = grid_with(series, dt, span, None)
     path, resample = path_model(model, series, grid), resampling_nodes(grid, particles)
     start_key, climb_key, sample_key = jax.random.split(key, 3)
@@ -121,7 +141,7 @@ def annealed_importance_sampling(
 
 
 def _fingerprint(path: PathModel, key: Any, *settings: int) -> str:
-    """What a checkpoint must have been made with."""
+    """Return a hash of model, data, key and settings; a checkpoint is used only if its hash is the same."""
     leaves = [np.asarray(a).tobytes() for a in jax.tree.leaves((path, jax.random.key_data(key))) if np.ndim(a) >= 0]
     return hashlib.sha256(json.dumps(settings).encode() + b"".join(leaves)).hexdigest()
 
@@ -132,13 +152,13 @@ def _resume(checkpoint: Any, print_: str, fresh: Any, runs: int) -> tuple[int, A
     with np.load(checkpoint, allow_pickle=False) as file:
         if str(file["fingerprint"]) != print_:
             raise ValueError(
-                f"{checkpoint} belongs to another model, series, key or setting: remove it or name another"
+                f"{checkpoint} belongs to another model, series, key or setting: remove it or name another file"
             )
         return int(file["step"]), file["paths"], file["total"]
 
 
 def _keep(checkpoint: Any, print_: str, step: int, paths: Any, total: np.ndarray) -> None:
-    """Written aside and renamed, so that a file is always whole."""
+    """Write the checkpoint to a temporary file and rename it, so that the checkpoint is always complete."""
     if checkpoint is None:
         return
     target = Path(checkpoint)

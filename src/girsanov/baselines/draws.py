@@ -1,4 +1,4 @@
-"""What a set of drawn paths says: moments, marginals and predictive densities."""
+"""Estimates from a set of drawn paths: moments, marginals and predictive densities."""
 
 from typing import Any
 
@@ -9,46 +9,73 @@ import numpy as np
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.data.grid import locate
+from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model
 
 
 class DrawnPaths(PathEstimate):
-    """An estimate of the path by `samples` (K, N, d), equally weighted."""
+    """An estimate of the path from K equally weighted draws.
+
+    Attributes:
+        series: the observations.
+        samples: the paths at the nodes, shape (K, N, d).
+    """
 
     series: TimeSeries
     samples: np.ndarray
 
     @property
     def mean(self) -> np.ndarray:
+        """Mean of the draws at every node, shape (N, d)."""
         return self.samples.mean(0)
 
     @property
     def cov(self) -> np.ndarray:
+        """Covariance of the draws at every node, shape (N, d, d)."""
         return _covariance(self.samples, self.samples)
 
     @property
     def lag_cov(self) -> np.ndarray:
-        """Cov(x_{m+1}, x_m), (N − 1, d, d)."""
+        """Lag-one covariances Cov(x_{m+1}, x_m) of the draws, shape (N − 1, d, d)."""
         return _covariance(self.samples[:, 1:], self.samples[:, :-1])
 
     def marginals(self, times: Any) -> Marginals:
+        """Return mean and covariance of the state at any times inside the horizon.
+
+        Args:
+            times: times or dates from the first to the last node, shape (n,) or a scalar.
+
+        Returns:
+            Means of shape (n, d) and covariances of shape (n, d, d). Between nodes they include the spread of the
+            state given the two nodes around it.
+        """
         mean, cov = self._conditional(self._inside(times))
         return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
 
     def nlpd_values(self, test: TimeSeries) -> np.ndarray:
-        """−log of the mean over the draws of p(y | neighbouring states): the state between them is integrated out."""
+        """Return the negative log predictive density of every held-out observation.
+
+        The density is the mean over the draws of p(y_i | neighbouring nodes), with the state between them integrated
+        out.
+
+        Args:
+            test: the held-out observations.
+
+        Returns:
+            −log p(y_i | data) in nats, shape (n,).
+        """
         self._check_test(test)
         mean, cov = self._conditional(self._inside(test.times))
-        y = np.where(test.observed, test.values, 0.0)
-        return -np.asarray(_log_average(self.model, y, np.array(test.observed), mean, cov))
+        return -np.asarray(_log_average(self.model, rows_of(test), mean, cov))
 
     def _conditional(self, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (K, n, d) and covariance (n, d, d) of x(t) given the two nearest other nodes, by the local bridge.
+        """Return mean (K, n, d) and covariance (n, d, d) of x(t) given the draws at the nodes before and after t.
 
-        With x_l before and x_r after it, x_t | x_l, x_r ≈ N((u a + s b)/(s + u), s u/(s + u) Q), a = x_l + s f(x_l) and
-        b = x_r − u f((x_l + x_r)/2). A time that is itself observed, or the first, is taken from the draws as they are.
+        With x_l at t − s and x_r at t + u, x_t | x_l, x_r ≈ N((u a + s b)/(s + u), s u/(s + u) Q), where
+        a = x_l + s f(x_l) and b = x_r − u f((x_l + x_r)/2). This holds also if t is a node, with its neighbours for x_l
+        and x_r. But if t is the first node or an observation time, the draws at t are used as they are.
         """
         return _bridge(self.model, self.times, self.series.times, self.samples, t)
 
@@ -76,7 +103,7 @@ def _bridge(model: Model, nodes, observed, samples, t) -> tuple[np.ndarray, np.n
     spread = s * u / total
     mean, spread = np.where(ends[:, None], a, mean), np.where(ends, s, spread)
     mean = np.where(direct[:, None], samples[:, nearest], mean)
-    return mean, np.where(direct, 0.0, spread)[:, None, None] * np.asarray(model.diffusion)
+    return mean, np.where(direct, 0.0, spread)[:, None, None] * np.asarray(model.noise.Q)
 
 
 @compiled
@@ -85,14 +112,12 @@ def _drifts(model: Model, x, t):
 
 
 @float64
-def _log_average(model: Model, y, observed, mean, cov) -> np.ndarray:
-    return np.array([_log_mean(model, y[i], observed[i], mean[:, i], cov[i]) for i in range(len(y))])
+def _log_average(model: Model, rows: Rows, mean, cov) -> np.ndarray:
+    return np.array([_log_mean(model, rows[i], mean[:, i], cov[i]) for i in range(len(rows.t))])
 
 
 @compiled
-def _log_mean(model: Model, y, observed, mean, cov):
-    H = jnp.asarray(model.emission)
-    rows = (jnp.broadcast_to(a, (len(mean), *a.shape)) for a in (y, observed, H @ cov @ H.T))
-    y, observed, V = rows
-    values = model.likelihood.log_predictives(y, observed, mean @ H.T, V)
+def _log_mean(model: Model, row: Rows, mean, cov):
+    cov = jnp.broadcast_to(cov, (len(mean), *cov.shape))
+    values = model.observation.log_predictives(row.repeated(len(mean)), mean, cov)
     return jax.scipy.special.logsumexp(values) - jnp.log(len(mean))

@@ -1,9 +1,9 @@
-"""The exact answer for scalar states: forward–backward recursion of the discretised model on the line.
+"""The exact posterior of the discretised model for scalar states, by a forward–backward recursion on points.
 
 The model x_{m+1} | x_m ~ N(x_m + Δf(x_m, t_m), ΔQ) is a hidden Markov chain with a continuous scalar state. Every node
-gets its own uniform points, wide ones between observations and narrow ones where an observation or the initial state
-confines the path; sums over them are trapezoidal rules on smooth functions that vanish at both ends, so the error
-falls faster than any power of the spacing. Cost and memory are linear in the number of nodes.
+has its own equally spaced points, over a wide range between observations and a narrow one where an observation or the
+initial state confines the path. Sums over the points are trapezoidal rules for smooth functions that vanish at both
+ends, so the error falls faster than any power of the spacing. Time and memory are linear in the number of nodes.
 """
 
 import dataclasses
@@ -18,25 +18,37 @@ from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model, check_inputs
 
-_EDGE = 1e-12  # share of the largest density that the ends of a range may have
+_EDGE = 1e-12  # the density at the ends of a range may be at most this share of its maximum
 _MAX_WIDENINGS = 12
-_FEWEST = 8  # points a node that a user may ask for
+_FEWEST = 8  # smallest number of points per node that a user may ask for
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ExactPosterior(PathEstimate):
-    """The exact marginals of the discretised model with a scalar state.
+    """The exact posterior of the discretised model with a scalar state, as `exact_smoother` returns it.
 
-    - log_evidence: log p(y); error: its change when the points are refined by half; moment_error: the largest change
-      of a mean or standard deviation.
-    - points, density: (N, n) points of every node and the smoothing density there.
-    - lag_cov: Cov(x_{m+1}, x_m), (N − 1, 1, 1).
+    Attributes:
+        model: the model.
+        series: the observations.
+        times: times of the nodes, shape (N,).
+        node: for each observation the index of its node, shape (n,).
+        log_evidence: log p(y).
+        error: the change of `log_evidence` when each node has 1.5 times as many points.
+        moment_error: the largest change of a mean or a standard deviation in that refinement.
+        mean: posterior mean at every node, shape (N, 1).
+        cov: posterior variance at every node, shape (N, 1, 1).
+        lag_cov: lag-one covariances Cov(x_{m+1}, x_m), shape (N − 1, 1, 1).
+        points: the points of every node, shape (N, k).
+        density: the smoothing density at the points, shape (N, k).
+        forward: the filtering density at the points, shape (N, k).
+        backward: p(later data | x) times the likelihood of the node's own observation at the points, up to a factor,
+            shape (N, k).
     """
 
     model: Model
     series: TimeSeries
     times: np.ndarray
-    node: np.ndarray  # of every observation, (n,)
+    node: np.ndarray
     log_evidence: float
     error: float
     moment_error: float
@@ -45,8 +57,8 @@ class ExactPosterior(PathEstimate):
     lag_cov: np.ndarray
     points: np.ndarray
     density: np.ndarray
-    forward: np.ndarray  # filtering densities, (N, n)
-    backward: np.ndarray  # p(later data | x) up to a factor, times the node's own likelihood, (N, n)
+    forward: np.ndarray
+    backward: np.ndarray
 
     def _nodes(self, times: Any) -> np.ndarray:
         t = self._inside(times)
@@ -57,13 +69,32 @@ class ExactPosterior(PathEstimate):
         return index
 
     def marginals(self, times: Any) -> Marginals:
-        """Mean and covariance at nodes; for other times name them in `at=`."""
+        """Return mean and covariance of the state at nodes.
+
+        Args:
+            times: times of nodes, shape (n,) or a scalar. To make other times nodes, pass them to `exact_smoother` as
+                `at`.
+
+        Returns:
+            Means of shape (n, 1) and covariances of shape (n, 1, 1).
+
+        Raises:
+            ValueError: if a time is not a node.
+        """
         index = self._nodes(times)
         return Marginals(self.mean[index], self.cov[index])
 
     @float64
     def density_at(self, node: int, x: Any) -> np.ndarray:
-        """The smoothing density of one node at any points, by one step of the recursion from either side."""
+        """Evaluate the smoothing density of one node, by one step of the recursion from each of its neighbours.
+
+        Args:
+            node: index of the node.
+            x: states, shape (k,).
+
+        Returns:
+            The density p(x | data) at these states, shape (k,).
+        """
         x = np.asarray(x, dtype=np.float64)
         own = self.points[node]
         if node == 0:
@@ -85,7 +116,17 @@ class ExactPosterior(PathEstimate):
 
     @float64
     def nlpd_values(self, test: TimeSeries) -> np.ndarray:
-        """−log ∫ p(y | x) p(x | data) dx with the exact density, for test times that are nodes."""
+        """Return −log ∫ p(y | x) p(x | data) dx with the exact density, for every held-out observation.
+
+        Args:
+            test: the held-out observations, at times that are nodes.
+
+        Returns:
+            The negative log predictive densities in nats, shape (n,).
+
+        Raises:
+            ValueError: if a time is not a node, or if an observation lies so far out that the density is unknown there.
+        """
         self._check_test(test)
         n = max(2001, self.points.shape[1])
         out = np.zeros(len(test))
@@ -137,13 +178,28 @@ def exact_smoother(
     at: Any = None,
     n_points: int | None = None,
 ) -> ExactPosterior:
-    """Exact posterior and evidence of a model with a scalar state, on the grid that `infer` would use.
+    """Compute posterior and evidence of a model with a scalar state exactly, on the grid that `infer` would use.
 
-    - at: further times to make nodes, such as those of held-out observations.
-    - n_points: points a node; by default half a transition's standard deviation apart. The range widens by itself until
-      the density vanishes at its ends; the error is estimated by running again with half as many points again.
+    The range of the points is widened until the density vanishes at its ends. The error is estimated by a second run
+    with 1.5 times as many points.
+
+    Args:
+        model: a model with d = 1.
+        series: the observations.
+        dt: step of the time grid.
+        span: first and last time of the grid; by default those of the observations.
+        key: ignored; it is accepted so that the function can be called like `particle_smoother`.
+        at: additional times to make nodes, such as those of held-out observations.
+        n_points: number of points per node, at least 8. By default they are at most half a standard deviation apart,
+            that of the narrowest among initial law, transitions and likelihood.
+
+    Returns:
+        The posterior, with `log_evidence` and an estimate `error` of its numerical error.
+
+    Raises:
+        ValueError: if the state is not scalar, or if the points needed are too many.
     """
-    check_inputs(model, series)
+    model = check_inputs(model, series)
     if model.dim != 1:
         raise ValueError(f"exact_smoother works for scalar states; this model's state has dimension {model.dim}")
     if n_points is not None and (int(n_points) != n_points or n_points < _FEWEST):
@@ -164,7 +220,8 @@ def exact_smoother(
         widen *= 1.25
     else:
         raise ValueError(
-            "the posterior does not vanish at the ends of any range tried; is the drift explosive at this dt?"
+            "the posterior does not vanish at the ends of any range that was tried; if the drift is explosive at this "
+            "dt, take a smaller dt"
         )
     fine = solve(model, series, grid, ends, int(np.ceil(1.5 * n)))
     (mean, var), (mean_before, var_before) = fine.moments(), coarse.moments()

@@ -1,13 +1,14 @@
-"""Gaussian process regression in time, exact and in O(n), for kernels of Markov processes.
+"""Exact Gaussian process regression in time, in O(n), for kernels of Markov processes.
 
-y_i = f(t_i) + ε_i with f ~ GP(0, k) and ε_i ~ N(0, r). Where f is a coordinate of a linear SDE with state x,
+The model is y_i = f(t_i) + ε_i with f ~ GP(0, k) and ε_i ~ N(0, r), where f is a coordinate of a linear SDE with state
+x:
 
-    f(t_i) = h_iᵀx_i,  x_i | x_{i−1} ~ N(A_i x_{i−1}, P − A_i P A_iᵀ),  x_0 ~ N(0, P),
+    f(t_i) = h_iᵀx_i,  x_i | x_{i−1} ~ N(A_i x_{i−1}, P − A_i P A_iᵀ),  x_0 ~ N(0, P).
 
-a Kalman filter gives the evidence and a second pass, backwards, the posterior. The covariances that both carry are
-those of what is still unknown, and none is inverted: a vague prior (an unknown level or slope) costs few digits, and
-observations so close that x hardly moves between them cost none. (Quasiseparable matrices, tinygp's way, are as fast,
-but take the posterior variance as a difference from k(t, t): its rounding error is about 1e-16 · k² / variance.)
+A Kalman filter gives the evidence, and a backward pass the posterior. No covariance is inverted. A vague prior (an
+unknown level or slope) costs few digits, and observations so close together that x hardly moves between them cost none.
+Quasiseparable matrices, which tinygp uses, are as fast, but they compute the posterior variance as a difference from
+k(t, t), with a rounding error of about 1e-16 · k² / variance.
 """
 
 import dataclasses
@@ -22,27 +23,37 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
+from girsanov._core.ascent import lbfgs
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64, parameter, to_numpy
+from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.baselines.kernels import Kernel, StateSpace, check_kernel, check_positive
 from girsanov.chain.blocks import matmul, matvec, outer, transpose
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
-from girsanov.model.likelihoods import LOG_2PI, Gaussian
+from girsanov.model.likelihoods import Gaussian
 from girsanov.model.model import Model
 
-_ROUNDING = 1e-6  # of the largest prior variance: how far below zero rounding may take a variance
-_PENALTY = 1e12  # in place of a value that is not finite: the line search steps back from it
+_ROUNDING = 1e-6  # a variance may be negative by rounding up to this share of the largest prior variance
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class GPEstimate(PathEstimate):
-    """The posterior of f at `times`, a column of the series at a time, with the parameters that it was found with.
+    """The posterior of a Gaussian process f, with one independent process for each column of the series.
 
-    - model: how f is observed, y = f + N(0, noise_variance); a kernel has no drift, and that of `model` means nothing.
-    - log_evidence: log p(y) of all columns, or a bound on it.
-    - converged, message: how the search for the parameters ended.
+    Attributes:
+        model: the observation model y = f + N(0, noise_variance). A kernel has no drift; that of `model` has no
+            meaning.
+        series: the observations.
+        times: times at which mean and covariance are given, shape (n,).
+        mean: posterior mean of f, shape (n, D).
+        cov: posterior covariance of f, shape (n, D, D), diagonal.
+        log_evidence: log p(y) of all columns, or a lower bound on it.
+        kernel: the kernel, with optimised parameters if they were optimised.
+        noise_variance: the noise variance, a scalar or shape (D,).
+        converged: whether the optimisation of the parameters converged; True if nothing was optimised.
+        message: how the optimisation ended.
     """
 
     model: Model
@@ -51,7 +62,7 @@ class GPEstimate(PathEstimate):
     mean: np.ndarray
     cov: np.ndarray
     log_evidence: float
-    kernel: Any  # of the kind that was given
+    kernel: Any
     noise_variance: np.ndarray
     converged: bool
     message: str
@@ -59,11 +70,18 @@ class GPEstimate(PathEstimate):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class GPPosterior(GPEstimate):
-    """The exact posterior of a Gaussian process."""
+    """The exact posterior of a Gaussian process, as `gp_regression` returns it; see `GPEstimate` for its attributes."""
 
     @float64
     def marginals(self, times: Any) -> Marginals:
-        """Mean and covariance of f at any times, beyond the data too."""
+        """Return mean and covariance of f at any times, also outside those of the data.
+
+        Args:
+            times: times or dates, shape (n,) or a scalar.
+
+        Returns:
+            Means of shape (n, D) and diagonal covariances of shape (n, D, D).
+        """
         t = check_times(self._numbers(times))
         return Marginals(*_posterior(self.kernel, self.noise_variance, self.series, t)[1:])
 
@@ -79,15 +97,22 @@ def gp_regression(
     optimise_noise: bool = False,
     max_iterations: int = 200,
 ) -> GPPosterior:
-    """Exact Gaussian process regression in O(n), with prior mean zero; NaN entries are missing one by one.
+    """Exact Gaussian process regression in O(n), with prior mean zero.
 
-    Columns of the series are independent processes with the same kernel.
+    The columns of the series are independent processes with the same kernel. Single entries may be missing (NaN).
 
-    - kernel: Matern12, Matern32, Matern52, Constant, Linear, their sums and products; `ornstein_uhlenbeck_kernel`.
-    - noise_variance: r, a scalar or one a column.
-    - times: where to report mean and covariance, by default the times of the series.
-    - optimise, optimise_noise: maximise the log evidence over the kernel's parameters, and over r, from those given, by
-      at most `max_iterations` of L-BFGS on their logarithms.
+    Args:
+        series: the observations.
+        kernel: `Matern12`, `Matern32`, `Matern52`, `Constant`, `Linear`, sums and products of them, or the result of
+            `ornstein_uhlenbeck_kernel`.
+        noise_variance: variance r of the observation noise, a scalar or shape (D,).
+        times: times at which to report mean and covariance; by default the times of the series.
+        optimise: whether to maximise the log evidence over the parameters of the kernel, starting from those given.
+        optimise_noise: whether to maximise it over the noise variance as well.
+        max_iterations: largest number of iterations of L-BFGS, which works on the logarithms of the parameters.
+
+    Returns:
+        The posterior at `times`, with the log evidence and the parameters.
     """
     r = check_problem(series, kernel, noise_variance)
     t = series.times if times is None else check_times(series.numbers(times))
@@ -96,14 +121,14 @@ def gp_regression(
     if not np.isfinite(log_evidence):
         raise ValueError(
             f"the log evidence is {log_evidence} for {fit.kernel!r}: noise_variance = {fit.noise_variance} is too "
-            "small beside the kernel's variance for float64; raise it"
+            "small compared with the kernel's variance for float64; raise it"
         )
     model = observation_model(fit.noise_variance, series.dim)
     return GPPosterior(model, series, t, mean, cov, log_evidence, *fit)
 
 
 class Padded(NamedTuple):
-    """Increasing times, values and which of them count; what is added at the end counts for nothing."""
+    """Increasing times, values, and a mask of the values to use; padding at the end is masked out."""
 
     t: Float[Array, " N"]
     y: Float[Array, "N D"]
@@ -111,17 +136,25 @@ class Padded(NamedTuple):
 
 
 def _padded(nodes: np.ndarray, series: TimeSeries) -> Padded:
-    """The series on `nodes`, filled up to a power of two, so that data of about the same length share a program."""
+    """Put the series on `nodes`, padded to a power of two so that data of similar length share a compiled program."""
     N = 1 << (len(nodes) - 1).bit_length()
     t = np.append(nodes, np.full(N - len(nodes), nodes[-1]))
     y, seen = np.zeros((N, series.dim)), np.zeros((N, series.dim), bool)
     at = np.searchsorted(nodes, series.times)
-    y[at], seen[at] = np.where(series.observed, series.values, 0.0), series.observed
+    y[at], seen[at] = series.filled, series.observed
     return Padded(t, y, seen)
 
 
 class Filtered(NamedTuple):
-    """x_i given the data up to t_i: mean and covariance; innovation v_i, its variance S_i, and the gain g_i."""
+    """The output of the Kalman filter at every time.
+
+    Attributes:
+        mean: mean of x_i given the data up to t_i.
+        cov: covariance of x_i given the data up to t_i.
+        v: innovation, y_i minus its prediction.
+        S: variance of the innovation.
+        gain: Kalman gain, zero where y_i is missing.
+    """
 
     mean: Float[Array, "N m"]
     cov: Float[Array, "N m m"]
@@ -133,17 +166,18 @@ class Filtered(NamedTuple):
 def _filter(
     x: StateSpace, r: Float[Array, ""], y: Float[Array, " N"], seen: Bool[Array, " N"]
 ) -> tuple[Filtered, Float[Array, ""]]:
-    """Kalman filter of one column and log p(y); a value that is missing has no gain."""
+    """Run the Kalman filter on one column; return its output and log p(y)."""
     Q = x.P - x.A @ x.P @ jnp.swapaxes(x.A, 1, 2)
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # gradients keep the states and repeat the rest: faster
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # gradients store only the states and recompute the rest
     def step(state, at):
         (m, P), (A, Q, h, y, seen) = state, at
         m, P = matvec(A, m), matmul(matmul(A, P), transpose(A)) + Q
         Ph = matvec(P, h)
         v, S = y - (h * m).sum(), (h * Ph).sum() + r
         g = jnp.where(seen, Ph / S, 0.0)
-        P = P - outer(g, Ph)  # (I − ghᵀ)P, then (I − ghᵀ)P(I − ghᵀ)ᵀ + r ggᵀ, which rounding leaves a covariance
+        # First (I − ghᵀ)P, then (I − ghᵀ)P(I − ghᵀ)ᵀ + r ggᵀ, which stays positive semi-definite under rounding.
+        P = P - outer(g, Ph)
         m, P = m + g * v, P - outer(matvec(P, h) - r * g, g)
         return (m, P), Filtered(m, P, v, S, g)
 
@@ -154,10 +188,10 @@ def _filter(
 def _smooth(
     x: StateSpace, filtered: Filtered, seen: Bool[Array, " N"]
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """Mean and variance of f at every time given all data (Bryson and Frazier 1963).
+    """Return mean and variance of f at every time given all data (Bryson and Frazier 1963).
 
-    E[x_i] = m + Pℓ and Cov[x_i] = P − PΛP, with m and P filtered, and ℓ and −Λ the first two derivatives in m of the
-    log density that the filter gives all later data.
+    E[x_i] = m + Pℓ and Cov[x_i] = P − PΛP, where m and P are the filter's mean and covariance, and ℓ and −Λ are the
+    first and second derivative in m of the filter's log density of all later data.
     """
 
     def step(later, at):
@@ -166,7 +200,7 @@ def _smooth(
         mean, var = (h * m + Ph * ell).sum(), (h * Ph - Ph * matvec(Lam, Ph)).sum()
         weight = jnp.where(seen, 1.0 / S, 0.0)
         ell = ell + (weight * v - (g * ell).sum()) * h
-        Lam = Lam - outer(matvec(Lam, g), h)  # Λ(I − ghᵀ), then (I − ghᵀ)ᵀΛ(I − ghᵀ) + hhᵀ/S
+        Lam = Lam - outer(matvec(Lam, g), h)  # first Λ(I − ghᵀ), then (I − ghᵀ)ᵀΛ(I − ghᵀ) + hhᵀ/S
         Lam = Lam + outer(h, weight * h - matvec(transpose(Lam), g))
         return (matvec(transpose(A), ell), matmul(matmul(transpose(A), Lam), A)), (mean, var)
 
@@ -181,7 +215,7 @@ def _evidence(kernel: Kernel, noise: Float[Array, "..."], data: Padded) -> Float
 
 @compiled
 def _condition(kernel: Kernel, noise, data: Padded):
-    """Log evidence, and mean, variance and prior variance of f at every time."""
+    """Return the log evidence, and mean, variance and prior variance of f at every time."""
     x, r = kernel.state_space(data.t), jnp.broadcast_to(noise, data.y.shape[1:])
 
     def column(r, y, seen):
@@ -193,7 +227,7 @@ def _condition(kernel: Kernel, noise, data: Padded):
 
 
 def _posterior(kernel: Kernel, noise: np.ndarray, series: TimeSeries, times: np.ndarray):
-    """Log evidence, and mean (n, D) and covariance (n, D, D) at `times`."""
+    """Return the log evidence, and mean (n, D) and covariance (n, D, D) of f at `times`."""
     nodes = np.union1d(series.times, times)
     log_evidence, mean, var, prior = _condition(kernel, noise, _padded(nodes, series))
     at = np.searchsorted(nodes, times)
@@ -201,18 +235,24 @@ def _posterior(kernel: Kernel, noise: np.ndarray, series: TimeSeries, times: np.
 
 
 def covariances(times: np.ndarray, var: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """(n, D) variances as (n, D, D) covariances; a variance that is zero may be negative by rounding, and no more."""
+    """Return variances (n, D) as diagonal covariances (n, D, D).
+
+    A variance that is negative by rounding becomes zero; one that is more negative than that is a ValueError.
+    """
     lost = np.argwhere(var < -_ROUNDING * prior.max())
     if len(lost):
         i, j = lost[0]
         raise ValueError(
             f"the variance at time {float(times[i])!r} came out as {var[i, j]:.3g}, with a prior variance "
-            f"{prior[i]:.3g}: its digits were lost; give a larger noise_variance or a kernel that varies less"
+            f"{prior[i]:.3g}: rounding has destroyed its digits; give a larger noise_variance or a kernel with a "
+            "smaller variance"
         )
     return np.where(var < 0.0, 0.0, var)[:, :, None] * np.eye(var.shape[1])
 
 
 class Fitted(NamedTuple):
+    """Kernel and noise variance after the optimisation, whether it converged, and a message that says how it ended."""
+
     kernel: Kernel
     noise_variance: np.ndarray
     converged: bool
@@ -221,7 +261,7 @@ class Fitted(NamedTuple):
 
 @compiled
 def _slope(objective: Callable, theta: Float[Array, " k"], varied: Any, fixed: Any, data: Any):
-    """The objective and its gradient in theta, the logarithms of the parameters in `varied`."""
+    """Return the objective and its gradient in theta, the logarithms of the parameters in `varied`."""
     unravel = ravel_pytree(varied)[1]
     return jax.value_and_grad(lambda theta: objective(*eqx.combine(unravel(jnp.exp(theta)), fixed), data))(theta)
 
@@ -229,29 +269,23 @@ def _slope(objective: Callable, theta: Float[Array, " k"], varied: Any, fixed: A
 def maximise(
     objective: Callable, start: tuple[Kernel, np.ndarray], free: tuple[bool, bool], data: Any, max_iterations: int
 ) -> Fitted:
-    """The largest objective(kernel, noise, data) over the logarithms of the parts that are `free`, by L-BFGS."""
+    """Maximise objective(kernel, noise, data) by L-BFGS over the logarithms of the parameters.
+
+    `free` says whether the kernel's parameters are varied, and whether the noise variance is.
+    """
     if not any(free):
         return Fitted(start[0], start[1], True, "the parameters are as given")
-    import scipy.optimize
-
     varied, fixed = eqx.partition(start, free)
     first, unravel = ravel_pytree(varied)
-    best = np.inf, np.log(first)
 
-    def descend(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best
-        value, grad = (np.asarray(a) for a in _slope(objective, theta, varied, fixed, data))
-        if not (np.isfinite(value) and np.isfinite(grad).all()):
-            return _PENALTY, np.zeros_like(theta)
-        if -value < best[0]:
-            best = -float(value), np.array(theta)
-        return -float(value), -grad
+    def slope(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, grad = _slope(objective, theta, varied, fixed, data)
+        return float(value), np.asarray(grad)
 
-    options = {"maxiter": max_iterations, "gtol": 1e-6, "ftol": 1e-13}
-    run = scipy.optimize.minimize(descend, best[1], jac=True, method="L-BFGS-B", options=options)
-    if not np.isfinite(best[0]):
-        return Fitted(start[0], start[1], False, "the gradient at the given parameters is not finite: start elsewhere")
-    kernel, noise = to_numpy(eqx.combine(unravel(jnp.exp(best[1])), fixed))
+    top, run = lbfgs(slope, np.log(first), 1.0, {"maxiter": max_iterations, "gtol": 1e-6, "ftol": 1e-13})
+    if not np.isfinite(top.value):
+        return Fitted(start[0], start[1], False, "the gradient at the given parameters is not finite: give other ones")
+    kernel, noise = to_numpy(eqx.combine(unravel(jnp.exp(top.theta)), fixed))
     return Fitted(kernel, noise, bool(run.success), f"L-BFGS, {run.nit} iterations: {run.message}")
 
 
@@ -260,12 +294,12 @@ def _no_drift(x, t):
 
 
 def observation_model(noise_variance: np.ndarray, D: int) -> Model:
-    """y = f + N(0, noise_variance), in the form in which estimates are scored."""
+    """Return the model y = f + N(0, noise_variance) with D columns, which is used to score predictions."""
     return Model(_no_drift, likelihood=Gaussian(noise_variance), dim=D)
 
 
 def check_problem(series: Any, kernel: Any, noise_variance: Any) -> np.ndarray:
-    """The noise variance as an array; a ValueError where the three are not a regression problem."""
+    """Return the noise variance as an array, or raise a ValueError if series, kernel or noise variance is not valid."""
     if not isinstance(series, TimeSeries):
         raise ValueError(f"the series must be a gv.TimeSeries, got {type(series).__name__}")
     check_kernel(kernel)
@@ -277,11 +311,12 @@ def check_problem(series: Any, kernel: Any, noise_variance: Any) -> np.ndarray:
     return r
 
 
-def check_times(times: Any) -> np.ndarray:
+def check_times(times: Any, name: str = "times") -> np.ndarray:
+    """Return the times as an array of shape (n,), or raise a ValueError if one of them is not finite."""
     t = np.atleast_1d(np.asarray(times, dtype=np.float64))
     if t.ndim != 1 or len(t) == 0:
-        raise ValueError(f"times must have shape (n,) with n ≥ 1, got {t.shape}")
+        raise ValueError(f"{name} must have shape (n,) with n ≥ 1, got {t.shape}")
     if not np.isfinite(t).all():
         i = int(np.argmin(np.isfinite(t)))
-        raise ValueError(f"times[{i}] is {t[i]}; every time must be finite")
+        raise ValueError(f"{name}[{i}] is {t[i]}; every time must be finite")
     return t

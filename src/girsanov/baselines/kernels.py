@@ -1,6 +1,7 @@
-"""Covariance functions of Gaussian processes in time that are coordinates of linear SDEs.
+"""Covariance functions of Gaussian processes f in time that are coordinates of linear SDEs.
 
-f(t_i) = h_iᵀx_i,  x_i | x_{i−1} ~ N(A_i x_{i−1}, P − A_i P A_iᵀ),  x_0 ~ N(0, P).
+With the state x_i of the SDE at time t_i,
+    f(t_i) = h_iᵀx_i,  x_i | x_{i−1} ~ N(A_i x_{i−1}, P − A_i P A_iᵀ),  x_0 ~ N(0, P).
 """
 
 import abc
@@ -20,7 +21,13 @@ from girsanov._core.types import Array
 
 
 class StateSpace(NamedTuple):
-    """A Markov process at n increasing times: A_i from the time before (the first is the identity), P and h_i."""
+    """A Gaussian Markov process at n increasing times; see the equation of this module.
+
+    Attributes:
+        A: transition matrices from the time before, shape (n, m, m); the first is the identity.
+        P: covariance of the initial state, shape (m, m).
+        h: the vectors with f(t_i) = h_iᵀx_i, shape (n, m).
+    """
 
     A: Float[Array, "n m m"]
     P: Float[Array, "m m"]
@@ -28,19 +35,34 @@ class StateSpace(NamedTuple):
 
 
 class Kernel(eqx.Module):
-    """A covariance function k(t, s) with positive parameters; `a + b` and `a * b` are kernels too."""
+    """Base class of covariance functions k(t, s) with positive parameters. Kernels can be added and multiplied."""
 
     @abc.abstractmethod
     def __call__(self, t: Float[Array, "*#n"], s: Float[Array, "*#n"]) -> Float[Array, "*n"]:
-        """k(t, s), entry by entry of arrays that broadcast."""
+        """Evaluate the covariance function.
+
+        Args:
+            t: times.
+            s: times, of a shape that broadcasts with that of t.
+
+        Returns:
+            k(t, s), in the broadcast shape.
+        """
 
     @abc.abstractmethod
     def state_space(self, t: Float[Array, " n"]) -> StateSpace:
-        """The process with this covariance, at increasing times."""
+        """Return the Markov process with this covariance function.
+
+        Args:
+            t: increasing times, shape (n,).
+
+        Returns:
+            Transition matrices, initial covariance and observation vectors.
+        """
 
     def __check_init__(self):
         for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):  # a traced one is the optimiser's business
+            if isinstance(value, np.ndarray):  # a traced value cannot be checked; the optimiser keeps it positive
                 check_positive(f"{type(self).__name__}: {name}", value)
 
     def __add__(self, other: Any) -> "Sum":
@@ -60,22 +82,26 @@ def _text(name: str, value: Any) -> str:
 
 
 class Matern(Kernel):
-    """k(t, s) = variance · ρ(r) with r = |t − s| / lengthscale.
+    """Base class of Matérn kernels, k(t, s) = variance · ρ(r) with r = |t − s| / lengthscale.
 
-    In the time u = rate · t / lengthscale the state (f, ḟ, …) has dx = Fx du + noise with −1 the only eigenvalue of F,
-    so that the transition over u is exp(−u)(I + uN + ½u²N²) with N = F + I nilpotent.
+    In the rescaled time u = rate · t / lengthscale the state x = (f, ḟ, …) satisfies dx = Fx du + noise. The only
+    eigenvalue of F is −1, so the transition over u is exp(−u)(I + uN + ½u²N²) with the nilpotent matrix N = F + I.
+
+    Args:
+        variance: k(t, t), a positive scalar; 1 by default.
+        lengthscale: a positive scalar in units of time; 1 by default.
     """
 
     rate: ClassVar[float]
     F: ClassVar[Any]
-    correlations: ClassVar[Any]  # of the state, so that P = variance · correlations
+    correlations: ClassVar[Any]  # stationary covariance of the state for unit variance, P = variance · correlations
 
     variance: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
     lengthscale: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
     @abc.abstractmethod
     def correlation(self, u: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """ρ as a function of u = rate · r."""
+        """Return the correlation ρ as a function of u = rate · r."""
 
     def __call__(self, t, s):
         return self.variance * self.correlation(self.rate / self.lengthscale * jnp.abs(t - s))
@@ -89,7 +115,12 @@ class Matern(Kernel):
 
 
 class Matern12(Matern):
-    """k(t, s) = variance · exp(−r) with r = |t − s| / lengthscale: the Ornstein–Uhlenbeck process."""
+    """The Matérn-½ kernel variance · exp(−r) with r = |t − s| / lengthscale, that of an Ornstein–Uhlenbeck process.
+
+    Args:
+        variance: a positive scalar; 1 by default.
+        lengthscale: a positive scalar in units of time; 1 by default.
+    """
 
     rate = 1.0
     F = ((-1.0,),)
@@ -100,7 +131,12 @@ class Matern12(Matern):
 
 
 class Matern32(Matern):
-    """k(t, s) = variance · (1 + √3 r) exp(−√3 r) with r = |t − s| / lengthscale."""
+    """The Matérn-3/2 kernel variance · (1 + √3 r) exp(−√3 r) with r = |t − s| / lengthscale.
+
+    Args:
+        variance: a positive scalar; 1 by default.
+        lengthscale: a positive scalar in units of time; 1 by default.
+    """
 
     rate = 3.0**0.5
     F = ((0.0, 1.0), (-1.0, -2.0))
@@ -111,7 +147,12 @@ class Matern32(Matern):
 
 
 class Matern52(Matern):
-    """k(t, s) = variance · (1 + √5 r + 5r²/3) exp(−√5 r) with r = |t − s| / lengthscale."""
+    """The Matérn-5/2 kernel variance · (1 + √5 r + 5r²/3) exp(−√5 r) with r = |t − s| / lengthscale.
+
+    Args:
+        variance: a positive scalar; 1 by default.
+        lengthscale: a positive scalar in units of time; 1 by default.
+    """
 
     rate = 5.0**0.5
     F = ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (-1.0, -3.0, -3.0))
@@ -122,7 +163,11 @@ class Matern52(Matern):
 
 
 class Constant(Kernel):
-    """k(t, s) = variance: an unknown level."""
+    """The constant kernel k(t, s) = variance, for an unknown constant level.
+
+    Args:
+        variance: a positive scalar; 1 by default.
+    """
 
     variance: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
@@ -134,7 +179,11 @@ class Constant(Kernel):
 
 
 class Linear(Kernel):
-    """k(t, s) = variance · t s: an unknown slope, through zero at time zero."""
+    """The linear kernel k(t, s) = variance · t s, for a line with unknown slope that is zero at time zero.
+
+    Args:
+        variance: a positive scalar, the variance of the slope; 1 by default.
+    """
 
     variance: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
@@ -146,7 +195,11 @@ class Linear(Kernel):
 
 
 class Sum(Kernel):
-    """k(t, s) = k₁(t, s) + k₂(t, s) + …: independent components."""
+    """The sum k(t, s) = k₁(t, s) + k₂(t, s) + …, the kernel of a sum of independent processes.
+
+    Args:
+        *kernels: at least one kernel.
+    """
 
     kernels: tuple[Kernel, ...]
 
@@ -162,7 +215,11 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """k(t, s) = k₁(t, s) · k₂(t, s) · …"""
+    """The product k(t, s) = k₁(t, s) · k₂(t, s) · …
+
+    Args:
+        *kernels: at least one kernel.
+    """
 
     kernels: tuple[Kernel, ...]
 
@@ -179,31 +236,40 @@ class Product(Kernel):
 
 
 def _parts(kind: type, kernels: tuple) -> tuple[Kernel, ...]:
-    """The kernels of a sum or product, with those of the same kind inside taken apart."""
+    """Return the kernels of a sum or product; a sum inside a sum, or a product inside a product, is flattened."""
     if not kernels:
         raise ValueError(f"{kind.__name__}() has no kernels: give at least one")
     return tuple(part for k in map(check_kernel, kernels) for part in (vars(k)["kernels"] if type(k) is kind else (k,)))
 
 
 def ornstein_uhlenbeck_kernel(decay: float, diffusion: float) -> Matern12:
-    """The stationary law of dx = −decay · x dt + dβ with spectral density Q = `diffusion`.
+    """Return the kernel of the stationary Ornstein–Uhlenbeck process dx = −decay · x dt + dβ.
 
-    k(t, s) = Q / (2 decay) · exp(−decay |t − s|).
+    It is k(t, s) = Q / (2 decay) · exp(−decay |t − s|) with the spectral density Q = `diffusion` of β.
+
+    Args:
+        decay: rate of decay, a positive scalar.
+        diffusion: spectral density Q, a positive scalar.
+
+    Returns:
+        The kernel.
     """
     theta, Q = check_positive("decay", decay), check_positive("diffusion", diffusion)
     return Matern12(variance=Q / (2.0 * theta), lengthscale=1.0 / theta)
 
 
 def check_kernel(kernel: Any) -> Kernel:
+    """Return the kernel, or raise a ValueError if it is not one."""
     if not isinstance(kernel, Kernel):
         raise ValueError(
-            "a kernel is Matern12, Matern32, Matern52, Constant, Linear or a sum or product of them, such as "
+            "a kernel is Matern12, Matern32, Matern52, Constant, Linear, or a sum or product of them, such as "
             f"Matern12(variance=1.0, lengthscale=0.5); got {kernel!r}"
         )
     return kernel
 
 
 def check_positive(name: str, value: Any) -> np.ndarray:
+    """Return the value as a float64 array, or raise a ValueError unless it is a positive, finite scalar."""
     a = np.asarray(value, dtype=np.float64)
     if a.ndim or not (np.isfinite(a) and a > 0):
         raise ValueError(f"{name} must be a positive, finite number, got {a.tolist()!r}")

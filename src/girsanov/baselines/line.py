@@ -1,4 +1,4 @@
-"""The line cut into points: ranges and spacing for every node, and the forward–backward recursion over them."""
+"""Points on the line for a scalar state: their range and spacing, and the forward–backward recursion over them."""
 
 from typing import Any, NamedTuple
 
@@ -8,26 +8,27 @@ import numpy as np
 from jaxtyping import Float
 
 from girsanov._core.compile import compiled
+from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.data.grid import Grid
+from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
 from girsanov.model.model import Model
 
-_SPACING = 0.5  # in standard deviations of the narrowest factor
-_CONFINED = 45.0  # nats below its maximum at which a factor is taken to vanish
-_LEAST, _MOST = 64, 20_000  # points a node
-LOG_2PI = 1.8378770664093453
+_SPACING = 0.5  # spacing of the points in standard deviations of the narrowest factor
+_CONFINED = 45.0  # a factor counts as zero where it is this many nats below its maximum
+_LEAST, _MOST = 64, 20_000  # smallest and largest number of points per node
 
 
 @compiled
-def log_likelihood(model: Model, y, observed, x):
-    H = jnp.asarray(model.emission)[:, 0]
-    return jax.vmap(lambda v: model.likelihood.log_prob(y, observed, H * v))(x)
+def log_likelihood(model: Model, row: Rows, x):
+    """Return log p(y | x) of one observation at each state of x, shape (n,)."""
+    return jax.vmap(lambda v: model.observation.log_prob(row, v[None]))(x)
 
 
 def _kernel_of(model: Model, x: Float[Array, " n"], after: Float[Array, " k"], t, gap) -> Float[Array, "n k"]:
-    """p(after_j | x_i), the Euler–Maruyama transition density."""
-    var = gap * jnp.asarray(model.diffusion)[0, 0]
+    """Return the Euler–Maruyama transition density p(after_j | x_i) for all i and j."""
+    var = gap * model.noise.Q[0, 0]
     centre = x + gap * jax.vmap(lambda v: model.drift(v[None], t)[0])(x)
     return jnp.exp(-0.5 * (after[None, :] - centre[:, None]) ** 2 / var) / jnp.sqrt(2.0 * jnp.pi * var)
 
@@ -37,7 +38,11 @@ kernel = compiled(_kernel_of)
 
 @compiled
 def forward_backward(model: Model, times, points, log_factor, log_initial):
-    """Filtering densities, normalised backward factors, log evidence, and E[x_m x_{m+1}]."""
+    """Run the forward–backward recursion over the points of all nodes.
+
+    Returns:
+        Filtering densities, backward factors, smoothing densities, the log evidence and E[x_m x_{m+1} | data].
+    """
     spacing = points[:, 1] - points[:, 0]
     top = log_factor.max(1)
     factor = jnp.exp(log_factor - top[:, None])
@@ -74,7 +79,7 @@ def forward_backward(model: Model, times, points, log_factor, log_initial):
 
 
 def confine(log_f: Any, lo: float, hi: float, drop: float = _CONFINED, n: int = 2001) -> tuple[float, float]:
-    """The interval within [lo, hi] on which log_f is within `drop` of its maximum, found by zooming in."""
+    """Return the part of [lo, hi] on which log_f is within `drop` of its maximum, found on ever finer points."""
     a, b = lo, hi
     for _ in range(8):
         x = np.linspace(a, b, n)
@@ -90,18 +95,21 @@ def confine(log_f: Any, lo: float, hi: float, drop: float = _CONFINED, n: int = 
 
 
 def factors(model: Model, series: TimeSeries) -> list[Any]:
-    """log p(y_i | x) of every observation as a function of points; None where all entries are missing."""
-    y = np.where(series.observed, series.values, 0.0)
+    """Return for every observation the function log p(y_i | x) of x, or None if all its entries are missing."""
+    rows = rows_of(series)
 
     def of(i: int) -> Any:
-        seen = np.array(series.observed[i])
-        return (lambda x: np.asarray(log_likelihood(model, y[i], seen, x))) if seen.any() else None
+        return (lambda x: np.asarray(log_likelihood(model, rows[i], x))) if rows.observed[i].any() else None
 
     return [of(i) for i in range(len(series))]
 
 
 def ranges(model: Model, series: TimeSeries, grid: Grid, lo: float, hi: float, widen: float) -> np.ndarray:
-    """(N, 2) ends of every node's points: [lo, hi], or where its likelihood and p(x_0) confine it."""
+    """Return the ends of the points of every node, shape (N, 2).
+
+    They are [lo, hi], or narrower where the likelihood of an observation or p(x_0) confines the state. `widen` is a
+    factor by which such a narrower range is enlarged.
+    """
     ends = np.tile([lo, hi], (len(grid.times), 1))
     m0, P0 = initial(model)
     reach = np.sqrt(2.0 * _CONFINED * P0) * widen
@@ -112,34 +120,39 @@ def ranges(model: Model, series: TimeSeries, grid: Grid, lo: float, hi: float, w
         a, b = confine(log_f, lo, hi)
         middle, half = 0.5 * (a + b), 0.5 * (b - a) * widen
         a, b = max(middle - half, lo), min(middle + half, hi)
-        if node > 0 or b - a < ends[0, 1] - ends[0, 0]:  # at the first node the narrower of likelihood and p(x_0)
+        if node > 0 or b - a < ends[0, 1] - ends[0, 0]:  # the first node takes the narrower of likelihood and p(x_0)
             ends[node] = a, b
     return ends
 
 
 def resolution(model: Model, series: TimeSeries, grid: Grid, ends: np.ndarray) -> int:
-    """Points a node, two to a standard deviation of the narrowest of p(x_0), the transitions and the likelihood."""
+    """Return the number of points per node: at least two per standard deviation of the narrowest factor.
+
+    The factors are p(x_0), the transitions and the likelihoods.
+    """
     width = ends[:, 1] - ends[:, 0]
     gaps = np.diff(grid.times)
-    shortest = np.minimum(np.append(gaps, np.inf), np.insert(gaps, 0, np.inf))  # of the gaps beside a node
-    narrowest = np.sqrt(shortest * float(model.diffusion[0, 0]))
+    shortest = np.minimum(np.append(gaps, np.inf), np.insert(gaps, 0, np.inf))  # the shorter of the gaps beside a node
+    narrowest = np.sqrt(shortest * float(model.noise.Q[0, 0]))
     narrowest[0] = min(narrowest[0], np.sqrt(initial(model)[1]))
     for log_f, node in zip(factors(model, series), grid.node, strict=True):
-        if log_f is not None:  # half a nat below its maximum is one standard deviation away, were it Gaussian
+        if log_f is not None:  # a Gaussian is half a nat below its maximum at one standard deviation
             a, b = confine(log_f, *ends[node], drop=0.5)
             narrowest[node] = min(narrowest[node], 0.5 * (b - a))
     need = width / (_SPACING * narrowest)
     worst = int(np.argmax(need))
     if need[worst] > _MOST:
         raise ValueError(
-            f"{need[worst]:.0f} points would be needed at time {float(grid.times[worst])!r}, where a factor of width "
-            f"{narrowest[worst]:.3g} meets a range of {width[worst]:.3g}; the limit is {_MOST}. The shortest gap "
-            f"beside it is {shortest[worst]:.3g}: leave times that close out of at=, or give n_points="
+            f"{need[worst]:.0f} points would be needed at time {float(grid.times[worst])!r}, where the narrowest "
+            f"factor has width {narrowest[worst]:.3g} and the range {width[worst]:.3g}; the limit is {_MOST}. The "
+            f"shortest gap beside this time is {shortest[worst]:.3g}: leave times that close out of at=, or give "
+            "n_points="
         )
     return max(_LEAST, int(np.ceil(need[worst])))
 
 
 def check_drift(model: Model, times: np.ndarray, points: np.ndarray) -> None:
+    """Raise a ValueError if the drift is not finite at one of the points."""
     f = np.asarray(_drift_values(model, times, points))
     if not np.isfinite(f).all():
         m, i = np.argwhere(~np.isfinite(f))[0]
@@ -155,30 +168,31 @@ def _drift_values(model: Model, times, points):
 
 
 def initial(model: Model) -> tuple[float, float]:
-    """Mean and variance of the initial state."""
+    """Return mean and variance of the initial state."""
     state = model.initial_state()
     return float(np.asarray(state.mean)[0]), float(np.asarray(state.cov)[0, 0])
 
 
 def first_range(model: Model, series: TimeSeries, grid: Grid) -> tuple[float, float]:
-    """A range to begin with: what the data and the initial state say, and eight deviations of the longest gap."""
+    """Return a first range of states: that of the data and the initial mean, widened by six standard deviations.
+
+    The standard deviation is that of the initial state and of the noise over the longest gap between observations.
+    """
     m0, P0 = initial(model)
-    y, w = (np.asarray(a) for a in _readings(model, np.where(series.observed, series.values, 0.0)))
-    H = np.asarray(model.emission)[:, 0]
-    weight = np.where(series.observed, w * H**2, 0.0).sum(1)
-    x = np.where(series.observed, w * H * y, 0.0).sum(1)[weight > 0] / weight[weight > 0]
+    potential, precision = (np.asarray(a) for a in _readings(model, rows_of(series), np.full((len(series), 1), m0)))
+    x = potential[0, precision[0, 0] > 0] / precision[0, 0, precision[0, 0] > 0]
     gaps = np.diff(np.concatenate([grid.times[:1], series.times, grid.times[-1:]]))
-    reach = 6.0 * np.sqrt(float(model.diffusion[0, 0]) * gaps.max() + P0)
-    return float(min(x.min(), m0)) - reach, float(max(x.max(), m0)) + reach
+    reach = 6.0 * np.sqrt(float(model.noise.Q[0, 0]) * gaps.max() + P0)
+    return float(min(x.min(initial=m0), m0)) - reach, float(max(x.max(initial=m0), m0)) + reach
 
 
 @compiled
-def _readings(model: Model, y):
-    return jax.vmap(model.likelihood.start)(y)
+def _readings(model: Model, rows: Rows, at):
+    return model.observation.starting_sites(rows, at)
 
 
 class Solution(NamedTuple):
-    """Points (N, n), densities over them, log evidence and E[x_m x_{m+1}]."""
+    """The result of the recursion: points (N, n), densities at them, log evidence and `products` E[x_m x_{m+1}]."""
 
     points: np.ndarray
     forward: np.ndarray
@@ -188,13 +202,14 @@ class Solution(NamedTuple):
     products: np.ndarray
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance at every node."""
+        """Return mean and variance at every node."""
         h = (self.points[:, 1] - self.points[:, 0])[:, None]
         mean = (self.density * self.points * h).sum(1)
         return mean, (self.density * (self.points - mean[:, None]) ** 2 * h).sum(1)
 
 
 def solve(model: Model, series: TimeSeries, grid: Grid, ends: np.ndarray, n: int) -> Solution:
+    """Run the recursion with n equally spaced points between the ends of every node."""
     points = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * np.linspace(0.0, 1.0, n)
     check_drift(model, grid.times, points)
     log_factor = np.zeros_like(points)

@@ -1,10 +1,11 @@
 """Latent neural SDE: a posterior process with a neural-network drift, fitted by gradients through simulated paths.
 
-The posterior is dx = u(x, t) dt + L dβ with x(t₀) ~ N(m, diag s²) and u = f + L g(x, c(t), t): the model's drift plus
-what a network adds, which sees the data through a context c, the state of a recurrent network that has read the
-observations from the last to the next one (Li et al. 2020). By Girsanov's theorem the bound is
-    L = Σ E log p(y_i | x(t_i)) − KL(q(x₀)‖p(x₀)) − ½ ∫ E‖g‖² dt,
-an average over simulated paths; its gradient is taken through the solver (Kidger et al. 2021).
+The posterior process is dx = u(x, t) dt + L dβ with x(t₀) ~ N(m, diag s²) and u = f + L g(x, c(t), t), where f is the
+model's drift and g a neural network. The network depends on the data through a context c(t): the state of a recurrent
+network that has read the observations backwards in time, from the last one to the next one after t (Li et al. 2020). By
+Girsanov's theorem the bound is
+    L = Σ E log p(y_i | x(t_i)) − KL(q(x₀)‖p(x₀)) − ½ ∫ E‖g‖² dt.
+It is estimated by an average over simulated paths and differentiated through the solver (Kidger et al. 2021).
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from jaxtyping import Float, Int
 
 from girsanov._core.checks import check_positive, check_whole
 from girsanov._core.compile import compiled
+from girsanov._core.extras import check_extra
 from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
 from girsanov._core.types import Array
@@ -30,14 +32,19 @@ from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, path_model
 from girsanov.model.simulate import check_draws
 
-_CHUNK = 10  # iterations between two looks of the host
-_BATCH = 100  # final paths at a time
-_CLIP = 100.0  # largest norm of a gradient that is followed in full
+_CHUNK = 10  # iterations in one call of compiled code
+_BATCH = 100  # final paths that are simulated in one call
+_CLIP = 100.0  # a gradient with a larger norm is scaled down to this norm
 
 
 @dataclasses.dataclass(frozen=True)
 class NeuralHistory:
-    """Estimated bound of every iteration in nats, and the seconds until then, the first of them the compilation."""
+    """The course of the training.
+
+    Attributes:
+        elbo: estimate of the bound in every iteration, in nats.
+        seconds: seconds from the start until the iteration was done, including the compilation.
+    """
 
     elbo: np.ndarray
     seconds: np.ndarray
@@ -45,11 +52,19 @@ class NeuralHistory:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class NeuralPosterior(DrawnPaths):
-    """Paths of the fitted posterior process.
+    """Paths of the fitted posterior process, as `neural_sde` returns them.
 
-    - samples: (K, N, d); elbo, standard_error: the bound over these paths and its Monte Carlo error, in nats.
-    - network: what was learnt; give it to `neural_sde(start=...)` to go on.
-    - converged: False, always: the method has no stopping rule. Look at `history.elbo`.
+    Attributes:
+        model: the model.
+        series: the observations.
+        times: times of the nodes, shape (N,).
+        samples: paths of the posterior process at the nodes, shape (K, N, d).
+        elbo: the bound, estimated from these paths, in nats.
+        standard_error: Monte Carlo error of `elbo`, in nats.
+        network: the trained network; pass it to `neural_sde(start=...)` to continue the training.
+        history: the course of the training.
+        seconds: seconds that the call took.
+        converged: always False, because the method has no stopping rule. Look at `history.elbo` instead.
     """
 
     model: Model
@@ -65,7 +80,14 @@ class NeuralPosterior(DrawnPaths):
 
 
 class PosteriorNetwork(eqx.Module):
-    """q(x₀), the reader of the observations and the network that its context enters."""
+    """The trained part of the posterior process.
+
+    Attributes:
+        mean: mean of q(x₀).
+        log_sd: log standard deviations of q(x₀).
+        reader: the recurrent network that reads the observations and gives the context.
+        drift: the network g that is added to the drift.
+    """
 
     mean: Float[Array, " d"]
     log_sd: Float[Array, " d"]
@@ -73,17 +95,17 @@ class PosteriorNetwork(eqx.Module):
     drift: eqx.nn.MLP
 
     def __init__(self, path: PathModel, width: int, depth: int, *, key: Array):
-        d, D = path.model.dim, path.y.shape[1]
+        d, D = path.model.dim, path.model.data_dim
         k1, k2 = jax.random.split(key)
         mean, cov = path.initial()
         self.mean, self.log_sd = jnp.asarray(mean), 0.5 * jnp.log(jnp.diagonal(jnp.asarray(cov)))
         self.reader = eqx.nn.GRUCell(2 * D + 1, width, key=k1)
         net = eqx.nn.MLP(d + width + 2, d, width, depth, jnp.tanh, key=k2)
-        # Begin at the model's own drift.
+        # Small weights in the last layer, so that the training starts close to the model's drift.
         self.drift = eqx.tree_at(lambda n: n.layers[-1], net, replace_fn=lambda a: jax.tree.map(lambda w: 0.01 * w, a))
 
     def context(self, reading: Float[Array, "n D2"]) -> Float[Array, "n width"]:
-        """The state of the reader at every observation, all later ones read."""
+        """Return the context for every observation: the reader's state after this one and all later ones."""
 
         def read(state, row):
             state = self.reader(row, state)
@@ -92,23 +114,24 @@ class PosteriorNetwork(eqx.Module):
         return jax.lax.scan(read, jnp.zeros(self.reader.hidden_size), reading, reverse=True)[1]
 
     def __call__(self, x: Float[Array, " d"], features: Float[Array, " k"]) -> Float[Array, " d"]:
+        """Return g at the state x, given the context and the time features."""
         return self.drift(jnp.concatenate([x, features]))
 
 
 class _Task(eqx.Module):
-    """The model on its grid, and what the reader is given."""
+    """The model on its grid, and the inputs of the networks."""
 
     path: PathModel
-    reading: Float[Array, "n D2"]  # values, whether they are there, and the gap before them in mean gaps
-    following: Int[Array, " M"]  # index of the next observation after every node; n where there is none
-    clock: Float[Array, "M 2"]  # time as a share of the span, and the time to the next observation in mean gaps
+    reading: Float[Array, "n D2"]  # values, their mask, and the gap before each observation in units of the mean gap
+    following: Int[Array, " M"]  # index of the next observation after every node, or n if there is none
+    clock: Float[Array, "M 2"]  # time as a share of the span, and time to the next observation in mean gaps
 
 
 def _task(model: Model, series: TimeSeries, grid: Grid) -> _Task:
     t, obs = grid.times, series.times
     mean_gap = (t[-1] - t[0]) / (len(obs) + 1) or 1.0
     gap = np.diff(obs, prepend=t[0]) / mean_gap
-    y = np.where(series.observed, series.values, 0.0)
+    y = series.filled
     following = np.searchsorted(grid.node, np.arange(len(t) - 1), side="right")
     ahead = np.append(obs, t[-1])[following] - t[:-1]
     clock = np.stack([(t[:-1] - t[0]) / max(t[-1] - t[0], 1e-300), ahead / mean_gap], 1)
@@ -118,10 +141,14 @@ def _task(model: Model, series: TimeSeries, grid: Grid) -> _Task:
 
 
 def _simulate(net: PosteriorNetwork, task: _Task, key, n: int) -> tuple[Array, Array]:
-    """n paths (n, N, d) of the posterior process by Euler–Maruyama on the grid, and what the network adds there."""
+    """Simulate n paths of the posterior process by Euler–Maruyama on the grid.
+
+    Returns:
+        The paths, shape (n, N, d), and the values of g along them, shape (n, M, d).
+    """
     import diffrax
 
-    path, d = task.path, task.path.model.dim
+    path, root, d = task.path, task.path.model.noise.root, task.path.model.dim
     context = jnp.concatenate([net.context(task.reading), jnp.zeros((1, net.reader.hidden_size))])
     features = jnp.concatenate([context[task.following], task.clock], 1)
     k0, k1 = jax.random.split(key)
@@ -131,27 +158,27 @@ def _simulate(net: PosteriorNetwork, task: _Task, key, n: int) -> tuple[Array, A
         return jax.vmap(net, in_axes=(0, None))(x, features[m])
 
     def drift(t, x, args):
-        m = jnp.clip(jnp.searchsorted(path.times, t, side="right") - 1, 0, len(path.gaps) - 1)
-        f = jax.vmap(path.model.drift, in_axes=(0, None))(x, path.times[m])
-        return f + added(m, x) @ path.root.T
+        m = jnp.clip(jnp.searchsorted(path.data.times, t, side="right") - 1, 0, len(path.data.gaps) - 1)
+        f = jax.vmap(path.model.drift, in_axes=(0, None))(x, path.data.times[m])
+        return f + added(m, x) @ root.T
 
-    # Brownian motion at the nodes: with Euler's scheme on these steps only its increments between them matter.
-    steps = jnp.sqrt(path.gaps)[:, None, None] * jax.random.normal(k1, (len(path.gaps), n, d))
+    # Brownian motion at the nodes. Euler's scheme on these steps uses only its increments between nodes.
+    steps = jnp.sqrt(path.data.gaps)[:, None, None] * jax.random.normal(k1, (len(path.data.gaps), n, d))
     brownian = jnp.concatenate([jnp.zeros((1, n, d)), jnp.cumsum(steps, 0)])
-    noise = diffrax.LinearInterpolation(path.times, brownian)
-    terms = diffrax.MultiTerm(diffrax.ODETerm(drift), _noise_term(path.root, noise))
+    noise = diffrax.LinearInterpolation(path.data.times, brownian)
+    terms = diffrax.MultiTerm(diffrax.ODETerm(drift), _noise_term(root, noise))
     solution = diffrax.diffeqsolve(
-        terms, diffrax.Euler(), path.times[0], path.times[-1], None, x0,
-        saveat=diffrax.SaveAt(t0=True, steps=True), stepsize_controller=diffrax.StepTo(path.times),
-        max_steps=len(path.gaps),
+        terms, diffrax.Euler(), path.data.times[0], path.data.times[-1], None, x0,
+        saveat=diffrax.SaveAt(t0=True, steps=True), stepsize_controller=diffrax.StepTo(path.data.times),
+        max_steps=len(path.data.gaps),
     )  # fmt: skip
     x = jnp.moveaxis(jnp.asarray(solution.ys), 0, 1)
-    g = jax.vmap(added, in_axes=(0, 1), out_axes=1)(jnp.arange(len(path.gaps)), x[:, :-1])
+    g = jax.vmap(added, in_axes=(0, 1), out_axes=1)(jnp.arange(len(path.data.gaps)), x[:, :-1])
     return x, g
 
 
 def _noise_term(root: Float[Array, "d d"], noise: Any):
-    """L dβ for every path, as one linear map."""
+    """Return the noise L dβ of all paths as a diffrax term with a single linear map."""
     import diffrax
     import lineax
 
@@ -162,7 +189,7 @@ def _noise_term(root: Float[Array, "d d"], noise: Any):
 
 
 def _bounds(net: PosteriorNetwork, task: _Task, key, n: int) -> tuple[Float[Array, " n"], Array]:
-    """The bound's integrand for each of n paths, whose mean is the bound, and the paths."""
+    """Return for each of n simulated paths a value whose mean estimates the bound, and the paths."""
     x, g = _simulate(net, task, key, n)
     mean, cov = task.path.initial()
     P_inv = jnp.linalg.inv(jnp.asarray(cov))
@@ -170,7 +197,7 @@ def _bounds(net: PosteriorNetwork, task: _Task, key, n: int) -> tuple[Float[Arra
     log_det = jnp.linalg.slogdet(jnp.asarray(cov))[1] - 2.0 * net.log_sd.sum()
     kl0 = 0.5 * (e @ P_inv @ e + (jnp.diagonal(P_inv) * var).sum() - len(var) + log_det)
     fit = jax.vmap(task.path.log_data)(x)
-    return fit - kl0 - 0.5 * (task.path.gaps[:, None] * g**2).sum((1, 2)), x
+    return fit - kl0 - 0.5 * (task.path.data.gaps[:, None] * g**2).sum((1, 2)), x
 
 
 def _optimiser(rate, decay) -> optax.GradientTransformation:
@@ -179,7 +206,7 @@ def _optimiser(rate, decay) -> optax.GradientTransformation:
 
 @compiled
 def _train(net: PosteriorNetwork, state, task: _Task, keys, n: int, rate, decay):
-    """As many iterations as there are keys."""
+    """Do one training iteration for each key; return network, optimiser state and estimates of the bound."""
     optimiser = _optimiser(rate, decay)
     learnt, rest = eqx.partition(net, eqx.is_inexact_array)
 
@@ -219,15 +246,38 @@ def neural_sde(
     start: PosteriorNetwork | None = None,
     progress: bool = True,
 ) -> NeuralPosterior:
-    """The posterior as a neural SDE, on the grid that `infer` would use.
+    """Fit a neural SDE to the posterior process, on the grid that `infer` would use.
 
-    - iterations of Adam with `paths` simulated paths each, at learning_rate · decayᵏ.
-    - width, depth: of the network that adds to the drift; start: the network of an earlier run, to go on from.
-    - samples: paths drawn from the fitted process; at: further times to make nodes.
+    It needs the extra `diffrax`. There is no stopping rule: look at `history.elbo` of the result.
+
+    Args:
+        model: the model.
+        series: the observations.
+        dt: step of the time grid.
+        span: first and last time of the grid; by default those of the observations.
+        key: JAX random key.
+        iterations: iterations of Adam; 1000 by default.
+        paths: simulated paths per iteration; 32 by default.
+        learning_rate: the learning rate of the first iteration; 0.01 by default.
+        decay: factor in (0, 1] by which the learning rate is multiplied after each iteration; 0.999 by default.
+        width: units per hidden layer of the network, and size of its context; 32 by default.
+        depth: hidden layers of the network that is added to the drift; 2 by default.
+        samples: number of paths to draw from the fitted process; 1000 by default.
+        at: additional times to make nodes, such as those of held-out observations.
+        start: the network of an earlier result, to continue its training; `width` and `depth` are then not used.
+        progress: whether to print progress on standard error.
+
+    Returns:
+        Paths of the fitted process, the bound and the network.
+
+    Raises:
+        ValueError: if the bound is not finite in some iteration.
+        MissingExtra: if diffrax is not installed.
     """
     begun = time.perf_counter()
-    check_draws(key, samples)
-    check_inputs(model, series)
+    check_extra("diffrax", "baselines.neural_sde")
+    check_draws(key, samples, name="samples")
+    model = check_inputs(model, series)
     _check(iterations, paths, learning_rate, decay, width, depth)
     grid = grid_with(series, dt, span, at)
     task = _task(model, series, grid)

@@ -1,4 +1,4 @@
-"""The Gaussian with the moments of a posterior: the best that any Gaussian approximation could hope for."""
+"""The Gaussian Markov chain with the moments of a posterior, with which Gaussian approximations can be compared."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,16 @@ from girsanov.model.model import Model
 class OptimalGaussian(PathEstimate):
     """A Gaussian Markov chain with the means, covariances and lag-one covariances of another estimate.
 
-    It minimises KL(p‖q) over all of them, where inference minimises KL(q‖p).
+    It minimises KL(p‖q) over all Gaussian Markov chains q, where p is the posterior; variational inference minimises
+    KL(q‖p) instead.
+
+    Attributes:
+        model: the model.
+        series: the observations.
+        times: times of the nodes, shape (N,).
+        mean: means at the nodes, shape (N, d).
+        cov: covariances at the nodes, shape (N, d, d).
+        lag_cov: lag-one covariances Cov(x_{m+1}, x_m), shape (N − 1, d, d).
     """
 
     model: Model
@@ -28,15 +37,31 @@ class OptimalGaussian(PathEstimate):
     lag_cov: np.ndarray
 
     def marginals(self, times: Any) -> Marginals:
-        """At the nodes their own; between them by the Brownian bridge, which neglects the drift within a step."""
+        """Return mean and covariance of the state at any times inside the horizon.
+
+        Args:
+            times: times or dates from the first to the last node, shape (n,) or a scalar.
+
+        Returns:
+            Means of shape (n, d) and covariances of shape (n, d, d). Between nodes they are those of a Brownian
+            bridge, which neglects the drift within a step.
+        """
         t, M, d = self._inside(times), len(self.times) - 1, self.model.dim
         moments = Moments(*(np.moveaxis(a, 0, -1) for a in (self.mean, self.cov, self.lag_cov)))
         still = Linearisation(np.zeros((d, d, M)), np.zeros((d, M)))
-        return Marginals(*bridge(moments, still, self.model.diffusion, self.times, t))
+        return Marginals(*bridge(moments, still, self.model.noise.Q, self.times, t))
 
 
 def optimal_gaussian(estimate: Any) -> OptimalGaussian:
-    """The Gaussian fit to what `particle_smoother` or `exact_smoother` returned."""
+    """Return the Gaussian Markov chain with the moments of a posterior.
+
+    Args:
+        estimate: the result of `particle_smoother` or `exact_smoother`, or any estimate with `mean`, `cov` and
+            `lag_cov`.
+
+    Returns:
+        The Gaussian Markov chain on the same nodes.
+    """
     for name in ("mean", "cov", "lag_cov"):
         if not hasattr(estimate, name):
             raise ValueError(

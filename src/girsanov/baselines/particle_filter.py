@@ -1,8 +1,9 @@
-"""Sweeps of particles along a grid: a filter that estimates the evidence, and the conditional one of CPF-AS.
+"""Particle filters on a grid: one that estimates the evidence, and the conditional one of CPF-AS.
 
-The conditional particle filter with ancestor sampling (Lindsten, Jordan and Schön 2014; Svensson, Schön and Kok 2015)
-takes a path and returns another; the posterior over paths is invariant. One particle follows the old path, but where
-particles are resampled its past is drawn anew, with probabilities ∝ w_m γ(x_{0:m}, x'_{m+1:}) / γ_m(x_{0:m}).
+The conditional particle filter with ancestor sampling, CPF-AS (Lindsten, Jordan and Schön 2014; Svensson, Schön and Kok
+2015), takes a path and returns another one; it leaves the posterior over paths invariant. One particle follows the old
+path x'. Whenever the particles are resampled, a new past of this particle is drawn from the pasts of all particles,
+with probabilities ∝ w_m γ(x_{0:m}, x'_{m+1:}) / γ_m(x_{0:m}).
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from girsanov.model.path_model import PathModel
 
 
 class Filtered(NamedTuple):
-    """A path drawn from the filter's weighted particles, and log of the unbiased estimate of the evidence."""
+    """A path drawn from the weighted particles, and the log of the filter's unbiased estimate of the evidence."""
 
     path: Float[Array, "N d"]
     log_evidence: Float[Array, ""]
@@ -30,14 +31,15 @@ def _start(path: PathModel, proposal: Proposal, x, power):
 
 
 def _rest(path: PathModel, proposal: Proposal, node, x, power):
-    """log of p(y_m | x)^τ/ψ_m(x): what γ_{m+1} has at node m in place of ψ_m."""
+    """Return log of p(y_m | x)^τ/ψ_m(x), the factor by which γ_{m+1} differs from γ_m at node m; τ is `power`."""
     return power * path.log_likelihood(node, x) - proposal.log_psi(path, node, x, power)
 
 
 def _inverse_cdf(log_w: Float[Array, " n"], u: Float[Array, " k"]):
-    """Particles whose stretch of the cumulated weights contains u: multinomial or systematic, as the u are drawn.
+    """Return for each u in [0, 1) the index of the particle whose interval of the cumulative weights contains u.
 
-    (cuthbertlib's resampling does this in a callback to the host, outside the 64-bit context of this library.)
+    Independent u give multinomial resampling, equally spaced ones systematic resampling. The function of cuthbertlib is
+    not used, because it runs as a callback outside the 64-bit context of this library.
     """
     total = jax.lax.associative_scan(jnp.add, jnp.exp(log_w - log_w.max()))
     index = jnp.searchsorted(total, u * total[-1], side="right")
@@ -47,8 +49,11 @@ def _inverse_cdf(log_w: Float[Array, " n"], u: Float[Array, " k"]):
 def particle_filter(
     path: PathModel, proposal: Proposal, key: JaxArray, n: int, resample: Bool[Array, " M"], power: Any = 1.0
 ) -> Filtered:
-    """Systematic resampling where `resample` says so."""
-    M, d = path.gaps.shape[0], path.model.dim
+    """Run a particle filter with n particles; they are resampled systematically at nodes where `resample` is True.
+
+    `power` is the exponent τ of the likelihood.
+    """
+    M, d = path.data.gaps.shape[0], path.model.dim
     moves, picks, last_pick = jax.random.split(key, 3)
     xi, u = jax.random.normal(moves, (M + 1, n, d)), jax.random.uniform(picks, (M,))
     x = proposal.initial(path, xi[0])
@@ -83,8 +88,12 @@ def conditional_sweep(
     resample: Bool[Array, " M"],
     power: Any = 1.0,
 ) -> Float[Array, "N d"]:
-    """One draw of the CPF-AS Markov kernel; particle 0 follows the reference, the others are drawn multinomially."""
-    M, d = path.gaps.shape[0], path.model.dim
+    """Draw a path from the Markov kernel of CPF-AS, given the path `reference`.
+
+    Particle 0 follows the reference; the others are resampled multinomially. `power` is the exponent τ of the
+    likelihood.
+    """
+    M, d = path.data.gaps.shape[0], path.model.dim
     moves, picks, last_pick = jax.random.split(key, 3)
     xi, u = jax.random.normal(moves, (M + 1, n, d)), jax.random.uniform(picks, (M, n))
     x = proposal.initial(path, xi[0]).at[0].set(reference[0])
@@ -111,7 +120,7 @@ def conditional_sweep(
 
 
 def _trace(index, particles: Float[Array, "N n d"], ancestors) -> Float[Array, "N d"]:
-    """The path that ends at this particle."""
+    """Return the path that ends at the particle with this index."""
 
     def back(index, node):
         x, parent = node

@@ -1,4 +1,4 @@
-"""Particle smoothing: draws from the posterior over paths by conditional particle filters with ancestor sampling."""
+"""Particle smoothing: draw paths from the posterior by conditional particle filters with ancestor sampling (CPF-AS)."""
 
 import dataclasses
 import warnings
@@ -20,19 +20,27 @@ from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, path_model
 from girsanov.model.simulate import check_draws
 
-_CHUNK = 20  # sweeps between two looks of the host
-_DISAGREE = 1.1  # R̂ from which on the draws are not to be used
-_WATCHED = 60  # nodes whose states the diagnostics look at
+_CHUNK = 20  # sweeps in one call of compiled code
+_DISAGREE = 1.1  # above this R̂ the draws should not be used
+_WATCHED = 60  # number of nodes at which the diagnostics are computed
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ParticlePosterior(DrawnPaths):
     """Paths drawn from the posterior of the discretised model.
 
-    - samples: (K, N, d), the draws of one chain after those of another.
-    - log_evidence, standard_error: of log p(y), from particle filters with the same proposals; None if not asked for.
-    - ess, rhat: smallest effective sample size and largest R̂ of the state over a spread of nodes.
-    - acceptance: share of sweeps that changed the state, for every node.
+    Attributes:
+        model: the model.
+        series: the observations.
+        times: times of the nodes, shape (N,).
+        samples: the paths, shape (K, N, d), chain after chain.
+        chains: number of chains.
+        log_evidence: estimate of log p(y), or None if it was not asked for.
+        standard_error: Monte Carlo error of `log_evidence`, or None.
+        ess: smallest effective sample size of the state, over all coordinates and up to 60 nodes.
+        rhat: largest R̂ of the state over the same coordinates and nodes; NaN for a single chain.
+        acceptance: for every node, the share of sweeps that changed the state there.
+        seconds: seconds that the call took.
     """
 
     model: Model
@@ -49,7 +57,11 @@ class ParticlePosterior(DrawnPaths):
 
     @classmethod
     def of(cls, model, series, times, draws, every, evidence, seconds: float) -> "ParticlePosterior":
-        """From kept draws (chains, draws, N, d), all sweeps (sweeps, chains, N, d) or None, and evidence with error."""
+        """Make a posterior from draws and compute its diagnostics.
+
+        `draws` are the draws to keep, shape (chains, draws, N, d). `every` are the paths of all sweeps, shape (sweeps,
+        chains, N, d), or None. `evidence` is the pair of log evidence and standard error.
+        """
         ess, rhat = _diagnostics(draws)
         moved = np.full(len(times), np.nan)
         if every is not None and len(every) > 1:
@@ -59,7 +71,11 @@ class ParticlePosterior(DrawnPaths):
         return cls(model, series, times, flat, len(draws), log_evidence, error, ess, rhat, moved, seconds)
 
     def by_chain(self) -> list["ParticlePosterior"]:
-        """The draws of every chain alone: how far they differ is the Monte Carlo error of anything made of them."""
+        """Split the posterior by chain. Differences between the parts show the Monte Carlo error of any result.
+
+        Returns:
+            One posterior for each chain, with the draws of that chain only.
+        """
         parts = np.split(self.samples, self.chains)
         return [dataclasses.replace(self, samples=part, chains=1, rhat=float("nan")) for part in parts]
 
@@ -71,7 +87,7 @@ def _first_paths(path: PathModel, proposal: Proposal, keys, n: int, resample):
 
 @compiled
 def _sweeps(path: PathModel, proposal: Proposal, keys, paths, n: int, resample, power):
-    """As many sweeps of every chain as there are rows of keys: all the paths, and the last ones."""
+    """Do one sweep of every chain for each row of keys; return the last paths and the paths of all sweeps."""
 
     def sweep(paths, keys):
         one = lambda key, old: conditional_sweep(path, proposal, key, old, n, resample, power)  # noqa: E731
@@ -82,8 +98,11 @@ def _sweeps(path: PathModel, proposal: Proposal, keys, paths, n: int, resample, 
 
 
 def resampling_nodes(grid: Grid, n: int) -> np.ndarray:
-    """Where to resample: at every observation, and in between so often that the particles' common ancestor, about n
-    resamplings back, lies two gaps between observations in the past; oftener, and they explore less."""
+    """Return a mask of the nodes at which n particles are resampled: all observations, and regular nodes between them.
+
+    The common ancestor of the particles lies about n resamplings in the past. The regular nodes are spaced such that
+    this is about two gaps between observations. If resampling were more frequent, the particles would explore less.
+    """
     M = len(grid.times) - 1
     gap = (grid.times[-1] - grid.times[0]) / (len(grid.node) + 1)
     step = (grid.times[-1] - grid.times[0]) / max(M, 1)
@@ -112,24 +131,43 @@ def particle_smoother(
     at: Any = None,
     progress: bool = True,
 ) -> ParticlePosterior:
-    """Draws from the posterior over paths by CPF-AS, on the grid that `infer` would use.
+    """Draw paths from the posterior by CPF-AS, on the grid that `infer` would use.
 
-    - particles: of each sweep; samples: kept draws over all chains, one every `thin` sweeps after `burn_in`.
-    - guided: a posterior of the same model, series, dt and span; its transitions propose, the weights stay exact.
-    - trust: the power to which that posterior's messages from later observations are raised, in (0, 1]. A Gaussian
-      posterior is narrower than the truth, and at full trust the weights of paths where it has vanished are unbounded.
-    - evidence_runs: particle filters for log p(y) and its error; 0 for none.
-    - at: further times to make nodes, such as those of held-out observations (`guided` needs them as well:
-      infer it with such a `grid`).
+    CPF-AS is the conditional particle filter with ancestor sampling. A warning tells if the chains disagree.
+
+    Args:
+        model: the model.
+        series: the observations.
+        dt: step of the time grid.
+        span: first and last time of the grid; by default those of the observations.
+        key: JAX random key.
+        particles: number of particles in each sweep; 100 by default.
+        samples: number of draws to keep over all chains, rounded up to a multiple of `chains`; 1000 by default.
+        chains: number of independent chains; 4 by default.
+        burn_in: sweeps of each chain that are discarded at the beginning; 50 by default.
+        thin: keep every thin-th sweep; 1 by default.
+        guided: a `Posterior` of the same model, series, dt and span, whose messages from later observations guide the
+            proposals. The weights stay exact, so only the efficiency depends on it. By default particles move by the
+            model alone.
+        trust: the power in (0, 1] to which the messages of `guided` are raised; 0.5 by default. A Gaussian posterior is
+            often narrower than the true one, and with trust=1 the weights of paths outside it are unbounded.
+        evidence_runs: number of particle filters that estimate log p(y) and its error, or 0 for no estimate; 8 by
+            default.
+        at: additional times to make nodes, such as those of held-out observations. `guided` must have the same nodes:
+            pass them to `infer` as `grid`.
+        progress: whether to print progress on standard error.
+
+    Returns:
+        The drawn paths, with diagnostics and the estimate of the log evidence.
     """
     import time
 
     begun = time.perf_counter()
-    check_draws(key, samples)
+    check_draws(key, samples, name="samples")
     check_whole(2, particles=particles)
     check_whole(1, chains=chains, thin=thin)
     check_whole(0, burn_in=burn_in, evidence_runs=evidence_runs)
-    check_inputs(model, series)
+    model = check_inputs(model, series)
     if not 0.0 < trust <= 1.0:
         raise ValueError(f"trust must be in (0, 1], got {trust!r}")
     grid, proposal = _set_up(model, series, dt, span, guided, trust, at)
@@ -146,15 +184,15 @@ def particle_smoother(
     post = ParticlePosterior.of(model, series, grid.times, draws, every, evidence, seconds)
     if post.rhat > _DISAGREE:
         warnings.warn(
-            f"the chains disagree: R̂ = {post.rhat:.2f}, {post.ess:.0f} effective draws; raise samples= or particles=, "
-            "or guide them by a posterior, guided=gv.infer(...)",
+            f"the chains disagree: R̂ = {post.rhat:.2f} with {post.ess:.0f} effective draws; raise samples= or "
+            "particles=, or guide the particles by a posterior with guided=gv.infer(...)",
             stacklevel=3,
         )
     return post
 
 
 def draw(path: PathModel, proposal: Proposal, key, paths, n: int, resample, sweeps: int, say) -> np.ndarray:
-    """Paths (sweeps, chains, N, d) of as many chains as there are to start from."""
+    """Run one chain from each of the given paths; return the paths of all sweeps, shape (sweeps, chains, N, d)."""
     keys = jax.random.split(key, (sweeps, paths.shape[0]))
     kept: list[np.ndarray] = []
     for i in range(0, sweeps, _CHUNK):
@@ -173,9 +211,9 @@ def _set_up(model, series, dt, span, guided, trust, at) -> tuple[Grid, Proposal]
         raise ValueError(f"guided must be the gv.Posterior of the same model and series, got {type(guided).__name__}")
     if not (np.array_equal(guided.times, grid.times) and guided.model.dim == model.dim):
         raise ValueError(
-            f"guided has {len(guided.times)} nodes from {guided.times[0]:g} to {guided.times[-1]:g}, this grid has "
+            f"guided has {len(guided.times)} nodes from {guided.times[0]:g} to {guided.times[-1]:g}, but this grid has "
             f"{len(grid.times)} from {grid.times[0]:g} to {grid.times[-1]:g}: infer it with the same dt and "
-            "span, or with this grid where at= is given"
+            "span, or if at= is given, with the same grid as grid="
         )
     return grid, _guide(guided, float(trust))
 
@@ -186,7 +224,7 @@ def _guide(post: GaussianPath, trust: float) -> Guided:
 
 
 def _evidence(path, proposal, key, n, resample, runs) -> tuple[float | None, float | None]:
-    """log of the mean of the filters' estimates, and its standard error by the delta method."""
+    """Return the log of the mean of the filters' estimates, and its standard error by the delta method."""
     if runs == 0:
         return None, None
     logs = np.asarray(_first_paths(path, proposal, jax.random.split(key, runs), n, resample).log_evidence)
@@ -197,7 +235,7 @@ def _evidence(path, proposal, key, n, resample, runs) -> tuple[float | None, flo
 
 
 def _diagnostics(draws: np.ndarray) -> tuple[float, float]:
-    """Smallest effective sample size and largest R̂ over a spread of nodes and all coordinates."""
+    """Return the smallest effective sample size and the largest R̂, over equally spaced nodes and all coordinates."""
     from arviz_stats.base.array import array_stats
 
     chains, count, N, _ = draws.shape

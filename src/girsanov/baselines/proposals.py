@@ -1,29 +1,31 @@
-"""Where particles are proposed, and what they are weighted with on the way.
+"""Proposals of the particle filters: how the next state is drawn, and the intermediate targets of the weights.
 
-Particles at node m are weighted towards γ_m(x_{0:m}) = p(x_{0:m}) p(y_{<m} | x_{<m}) ψ_m(x_m), with a function ψ_m of
-the present state in place of the present and all later observations; the last node divides it out, so that every ψ
-leaves the weights of whole paths exact. A proposal says ψ and how to draw the next state.
+At node m the weights are those of the target γ_m(x_{0:m}) = p(x_{0:m}) p(y_{<m} | x_{<m}) ψ_m(x_m), where the function
+ψ_m of the present state stands in for the present and all later observations. At the last node ψ is divided out, so the
+weights of whole paths are exact for every choice of ψ. A proposal defines ψ and how to draw the next state.
 """
 
 import abc
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
 from girsanov._core.precision import own
 from girsanov._core.types import Array
 from girsanov.chain import blocks
-from girsanov.chain.blocks import inverse, matmul, matvec, transpose
+from girsanov.chain.blocks import inverse, matmul, matvec
+from girsanov.chain.conversion import own_steps
 from girsanov.model.path_model import PathModel, log_normal
 
 
 @runtime_checkable
 class GaussianPath(Protocol):
-    """What a guide has to have: a Gaussian Markov chain over the nodes and the drift linearised along it.
+    """The attributes that a guide needs: a Gaussian Markov chain on the nodes, and the drift linearised along it.
 
-    The posterior of `gv.infer` does; nothing here knows how it was made.
+    The posterior that `gv.infer` returns has them; this module does not depend on how it was computed.
     """
 
     model: Any
@@ -33,30 +35,33 @@ class GaussianPath(Protocol):
 
 
 class Proposal(eqx.Module):
+    """Base class of proposals."""
+
     @abc.abstractmethod
     def initial(self, path: PathModel, xi: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """First states from standard normal numbers."""
+        """Return proposed initial states, made from standard normal numbers ξ."""
 
     @abc.abstractmethod
     def log_initial_weight(self, path: PathModel, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """log p(x₀)/q(x₀), without ψ."""
+        """Return log p(x₀)/q(x₀) for the proposal density q, without ψ."""
 
     @abc.abstractmethod
     def propose(
         self, path: PathModel, node: Any, x: Float[Array, "n d"], xi: Float[Array, "n d"]
     ) -> Float[Array, "n d"]:
-        """Next states from standard normal numbers."""
+        """Return proposed states at the next node, made from the states at this node and standard normal numbers ξ."""
 
     @abc.abstractmethod
     def log_weight(self, path: PathModel, node: Any, x: Float[Array, "n d"], after: Float[Array, "n d"]):
-        """log p(after | x)/q(after | x), without ψ."""
+        """Return log p(after | x)/q(after | x) for the proposal density q, without ψ."""
 
     @abc.abstractmethod
-    def log_psi(self, path: PathModel, node: Any, x: Float[Array, "n d"], power: Any) -> Float[Array, " n"]: ...
+    def log_psi(self, path: PathModel, node: Any, x: Float[Array, "n d"], power: Any) -> Float[Array, " n"]:
+        """Return log ψ of this node at each state; `power` is the exponent of the likelihood."""
 
 
 class Bootstrap(Proposal):
-    """States move by the model itself, and ψ is the likelihood of the present observation."""
+    """States are drawn from the model's transitions, and ψ is the likelihood of the present observation."""
 
     def initial(self, path, xi):
         mean, cov = path.initial()
@@ -76,12 +81,15 @@ class Bootstrap(Proposal):
 
 
 class Guided(Proposal):
-    """States move by the model's own transition, twisted by ψ, and ψ_m is q's message from the present and the future.
+    """States are drawn from the model's transitions times ψ, where ψ comes from a Gaussian posterior q.
 
-    q's transition is the linearised model's times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊), hence
-    J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b; at the first node the message is q(x₀)/p(x₀). With the drift itself
-    instead of its linearisation, states move by N(G(x + Δf(x)) + Σh, Σ), Σ⁻¹ = (ΔQ)⁻¹ + J, G = Σ(ΔQ)⁻¹. The message
-    may be tempered, ψ^τ with τ < 1: q is narrower than the posterior, and p/q is unbounded where ψ vanishes too soon.
+    ψ_m is the message with which the present and later observations enter q at node m. The transition of q is that of
+    the linearised model times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊). Hence J = Σ_q⁻¹ − (ΔQ)⁻¹ and
+    h = Σ_q⁻¹c − Q⁻¹b. At the first node the message is q(x₀)/p(x₀).
+
+    With the drift itself instead of its linearisation, states are drawn from N(G(x + Δf(x)) + Σh, Σ) with
+    Σ⁻¹ = (ΔQ)⁻¹ + J and G = Σ(ΔQ)⁻¹. The message may be raised to a power τ < 1, because q is often narrower than the
+    posterior, and then p/q is unbounded where ψ falls off too fast.
     """
 
     mean0: Float[Array, " d"]
@@ -113,23 +121,19 @@ class Guided(Proposal):
 
 
 def guide(post: GaussianPath, trust: float) -> Guided:
-    """Proposals from a Gaussian posterior on its own grid, with its messages to the power `trust`."""
+    """Return the proposal from a Gaussian posterior, on its grid, with its messages raised to the power `trust`."""
     q, model, base = own((post.moments, post.model, post.target.base))
-    m, S, C = (jnp.asarray(a) for a in (q.m, q.S, q.C))
-    gaps = jnp.asarray(post.times[1:] - post.times[:-1])
-    S_inv, _ = inverse(S)
-    T = matmul(C, S_inv[..., :-1])
-    c = m[:, 1:] - matvec(T, m[:, :-1])
-    Sigma = blocks.symmetrise(S[..., 1:] - matmul(T, transpose(C)))
-    W, _ = inverse(Sigma)
-    Q_inv = inverse(jnp.asarray(model.diffusion))[0][:, :, None]
+    m0, gaps = jnp.asarray(q.m[:, 0]), jnp.asarray(post.times[1:] - post.times[:-1])
+    steps = own_steps(jax.tree.map(jnp.asarray, q))
+    W, c = steps.W, steps.c
+    Q_inv = jnp.asarray(model.noise.precision)[:, :, None]
     J = trust * (W - Q_inv / gaps)
     h = trust * (matvec(W, c) - matvec(Q_inv, jnp.asarray(base.b[:, : len(gaps)])))
     Sigma, _ = inverse(Q_inv / gaps + J)
     gain, shift = matmul(Sigma, Q_inv / gaps), matvec(Sigma, h)
     prior = model.initial_state()
     P_inv = inverse(jnp.asarray(prior.cov))[0]
-    J0, h0 = trust * (S_inv[..., 0] - P_inv), trust * (S_inv[..., 0] @ m[:, 0] - P_inv @ prior.mean)
+    J0, h0 = trust * (steps.first - P_inv), trust * (steps.first @ m0 - P_inv @ prior.mean)
     S0 = jnp.linalg.inv(P_inv + J0)
     root = blocks.cholesky(Sigma)
     by_time = (gain, shift, root, blocks.inverse_lower(root), h, J)

@@ -4,7 +4,7 @@ The posterior of f is approximated through its values u at m inducing inputs z. 
 
     log p(y) ≥ log N(y; 0, Q + rI) − tr(K_ff − Q) / 2r,
 
-in O(n m²). The bound is the log evidence where z holds every input.
+which takes O(n m²). The bound equals the log evidence if z contains every input.
 """
 
 import dataclasses
@@ -18,21 +18,24 @@ from jaxtyping import Bool, Float
 
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
+from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.baselines.gp import GPEstimate, check_problem, check_times, covariances, maximise, observation_model
 from girsanov.baselines.kernels import Constant, Kernel, Linear, Matern12, Matern32
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals
-from girsanov.model.likelihoods import LOG_2PI
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SparseGPPosterior(GPEstimate):
-    """The Gaussian process that reaches Titsias' bound.
+    """The approximate posterior that maximises Titsias' bound, as `sparse_gp_regression` returns it.
 
-    - log_evidence, elbo: the bound.
-    - inducing: the inducing inputs, (m,).
-    - jitter: noise of the inducing values, as a share of their mean prior variance.
+    See `GPEstimate` for the other attributes.
+
+    Attributes:
+        log_evidence: the bound on the log evidence.
+        inducing: the inducing inputs, shape (m,).
+        jitter: variance of the noise of the inducing values, as a share of their mean prior variance.
     """
 
     inducing: np.ndarray
@@ -40,11 +43,19 @@ class SparseGPPosterior(GPEstimate):
 
     @property
     def elbo(self) -> float:
+        """The bound, the same as `log_evidence`."""
         return self.log_evidence
 
     @float64
     def marginals(self, times: Any) -> Marginals:
-        """Mean and covariance of f at any times, beyond the data too."""
+        """Return mean and covariance of f at any times, also outside those of the data.
+
+        Args:
+            times: times or dates, shape (n,) or a scalar.
+
+        Returns:
+            Means of shape (n, D) and diagonal covariances of shape (n, D, D).
+        """
         data = _data(self.series, self.inducing, self.jitter)
         return Marginals(*_posterior(self.kernel, self.noise_variance, data, check_times(self._numbers(times)))[1:])
 
@@ -62,20 +73,28 @@ def sparse_gp_regression(
     jitter: float = 0.0,
     max_iterations: int = 200,
 ) -> SparseGPPosterior:
-    """Sparse Gaussian process regression with prior mean zero; NaN entries are missing one by one.
+    """Sparse Gaussian process regression with prior mean zero.
 
-    Columns of the series are independent processes with the same kernel. `gp_regression` gives the exact answer for the
-    same kernels, and sooner: this is the approximation that the literature compares with.
+    The columns of the series are independent processes with the same kernel. Single entries may be missing (NaN).
+    `gp_regression` gives the exact answer for the same kernels and is faster; this function exists because the
+    literature compares with this approximation.
 
-    - kernel: by default Constant() + Linear() + Matern12() + Matern32(), all with unit variance and lengthscale.
-    - noise_variance: r, a scalar or one a column.
-    - inducing: how many inducing inputs, at equally spaced quantiles of the times with data (all of them where there
-      are no more), or the inputs themselves, (m,).
-    - times: where to report mean and covariance, by default the times of the series.
-    - optimise, optimise_noise: maximise the bound over the kernel's parameters, and over r, from those given, by at
-      most `max_iterations` of L-BFGS on their logarithms.
-    - jitter: variance added to the diagonal of K_uu, as a share of its mean. It makes u noisy values of f, so that the
-      bound stays one, a little lower; needed where inducing inputs lie too close together for a smooth kernel.
+    Args:
+        series: the observations.
+        noise_variance: variance r of the observation noise, a scalar or shape (D,).
+        kernel: by default Constant() + Linear() + Matern12() + Matern32(), all with unit variance and lengthscale.
+        inducing: the number of inducing inputs, which are then equally spaced quantiles of the times with data (or all
+            these times, if there are no more), or the inputs themselves, shape (m,); 500 by default.
+        times: times at which to report mean and covariance; by default the times of the series.
+        optimise: whether to maximise the bound over the parameters of the kernel, starting from those given.
+        optimise_noise: whether to maximise it over the noise variance as well.
+        jitter: variance added to the diagonal of K_uu, as a share of its mean; 0 by default. The inducing values are
+            then noisy values of f, so the result is still a lower bound, but a slightly lower one. It is needed if
+            inducing inputs lie too close together for a smooth kernel.
+        max_iterations: largest number of iterations of L-BFGS, which works on the logarithms of the parameters.
+
+    Returns:
+        The approximate posterior at `times`, with the bound and the parameters.
     """
     kernel = Constant() + Linear() + Matern12() + Matern32() if kernel is None else kernel
     r = check_problem(series, kernel, noise_variance)
@@ -97,7 +116,7 @@ def sparse_gp_regression(
 
 def _inducing_inputs(inducing: Any, times: np.ndarray) -> np.ndarray:
     if np.ndim(inducing):
-        return np.unique(check_times(inducing))
+        return np.unique(check_times(inducing, "inducing"))
     if not isinstance(inducing, int | np.integer) or isinstance(inducing, bool) or inducing < 1:
         raise ValueError(
             f"inducing must be a whole number of at least 1, or the inputs of shape (m,), got {inducing!r}"
@@ -108,6 +127,8 @@ def _inducing_inputs(inducing: Any, times: np.ndarray) -> np.ndarray:
 
 
 class SparseData(NamedTuple):
+    """Inducing inputs z, jitter, observation times t, values y (zero where missing) and the mask `seen`."""
+
     z: Float[Array, " m"]
     jitter: Float[Array, ""]
     t: Float[Array, " n"]
@@ -116,12 +137,12 @@ class SparseData(NamedTuple):
 
 
 def _data(series: TimeSeries, z: np.ndarray, jitter: float) -> SparseData:
-    y = np.where(series.observed, series.values, 0.0)
+    y = series.filled
     return SparseData(z, np.asarray(jitter, dtype=np.float64), series.times, y, np.array(series.observed))
 
 
 class Factors(NamedTuple):
-    """K_uu = LLᵀ and, for every column, I + AAᵀ = BBᵀ with A = L⁻¹K_uf/√r, and c = B⁻¹Ay/√r."""
+    """The factor L of K_uu = LLᵀ and, for every column, B of I + AAᵀ = BBᵀ with A = L⁻¹K_uf/√r, and c = B⁻¹Ay/√r."""
 
     L: Float[Array, "m m"]
     B: Float[Array, "D m m"]
@@ -129,15 +150,16 @@ class Factors(NamedTuple):
 
 
 def _factors(kernel: Kernel, noise: Float[Array, "..."], data: SparseData) -> tuple[Factors, Float[Array, ""]]:
-    """The factors and the bound
+    """Return the factors and the bound.
 
-    −½ (n log 2πr + log|BBᵀ| + yᵀy/r − cᵀc + tr K_ff/r − tr AAᵀ), summed over the columns; n counts the values seen.
+    The bound is −½ (n log 2πr + log|BBᵀ| + yᵀy/r − cᵀc + tr K_ff/r − tr AAᵀ), summed over the columns, where n is the
+    number of observed values.
     """
     z, t = data.z, data.t
     K_uu = kernel(z[:, None], z[None, :])
     L = jnp.linalg.cholesky(K_uu + data.jitter * jnp.mean(jnp.diagonal(K_uu)) * jnp.eye(len(z)))
     V = solve_triangular(L, kernel(z[:, None], t[None, :]), lower=True)
-    left = kernel(t, t) - (V**2).sum(0)  # what the inducing values leave of the variance, diag(K_ff − Q)
+    left = kernel(t, t) - (V**2).sum(0)  # variance of f given the inducing values, diag(K_ff − Q)
 
     def column(r, y, seen):
         A = jnp.where(seen, V, 0.0) / jnp.sqrt(r)
@@ -157,7 +179,10 @@ def _bound(kernel: Kernel, noise: Float[Array, "..."], data: SparseData) -> Floa
 
 @compiled
 def _condition(kernel: Kernel, noise, data: SparseData, s):
-    """The bound; mean vᵀB⁻ᵀc, variance k(s, s) − |v|² + |B⁻¹v|² and k(s, s) at times s, with v = L⁻¹k(z, s)."""
+    """Return the bound, and mean, variance and prior variance of f at times s.
+
+    With v = L⁻¹k(z, s) they are vᵀB⁻ᵀc, k(s, s) − |v|² + |B⁻¹v|² and k(s, s).
+    """
     (L, B, c), bound = _factors(kernel, noise, data)
     v = solve_triangular(L, kernel(data.z[:, None], s[None, :]), lower=True)
 
@@ -170,6 +195,6 @@ def _condition(kernel: Kernel, noise, data: SparseData, s):
 
 
 def _posterior(kernel: Kernel, noise: np.ndarray, data: SparseData, times: np.ndarray):
-    """The bound, and mean (n, D) and covariance (n, D, D) at `times`."""
+    """Return the bound, and mean (n, D) and covariance (n, D, D) of f at `times`."""
     bound, mean, var, prior = _condition(kernel, noise, data, times)
     return float(bound), np.asarray(mean), covariances(times, np.asarray(var), np.asarray(prior))

@@ -1,5 +1,6 @@
-"""Gaussian Markov chains and linear SDEs: arrays in, arrays out.
+"""Gaussian Markov chains and linear SDEs, as functions of arrays.
 
-A chain has two forms that are types of their own, `natural.NaturalChain` and `moments.Moments`; `smoother` leads from
-the first to the second. Time is the last axis. Nothing here knows of drifts, likelihoods or data.
+A chain is given either by its natural parameters (`natural.NaturalChain`) or by its moments (`moments.Moments`);
+`smoother` computes the second from the first. Time is the last axis of every array, unless a module says otherwise.
+Nothing in this folder knows about drifts, likelihoods or data.
 """

@@ -1,8 +1,8 @@
-"""Small dense matrices, one for every time or lane, with the lanes in the trailing axes.
+"""Operations on many small dense matrices at once, with the index of the matrix in the trailing axes.
 
-A block is an array of shape (d, e, *lanes). On a CPU this layout turns every product of small matrices into a few
-long vector operations; the usual layout (lanes, d, e) would call a matrix routine once a lane instead. The functions
-work for no lanes at all, so a scan over single matrices uses them too.
+A block is an array of shape (d, e, *lanes) and holds one d × e matrix for each lane, such as one for each time. On a
+CPU this layout turns a product of small matrices into a few long vector operations; the usual layout (lanes, d, e)
+would call a matrix routine once per lane. The functions also work without lanes, for a scan over single matrices.
 """
 
 import jax
@@ -11,54 +11,60 @@ from jaxtyping import Float
 
 from girsanov._core.types import Array
 
-# Up to this size the inverse is written out entry by entry (fused to one loop over the lanes); above it, each
-# elimination step is one rank-one update of the whole block, so that the program does not grow with d³.
+# Up to this size the inverse is written out entry by entry, which XLA fuses into one loop over the lanes. Above it,
+# each elimination step is a rank-one update of the whole block, so that the size of the program does not grow with d³.
 _UNROLLED = 3
 
 
 def transpose(a: Float[Array, "d e *#lanes"]) -> Float[Array, "e d *#lanes"]:
+    """Return aᵀ in every lane."""
     return jnp.swapaxes(a, 0, 1)
 
 
 def matmul(a: Float[Array, "d e *#lanes"], b: Float[Array, "e f *#lanes"]) -> Float[Array, "d f *#lanes"]:
+    """Return the product a b in every lane."""
     return sum(a[:, k, None] * b[k] for k in range(a.shape[1]))  # pyright: ignore[reportReturnType]
 
 
 def matvec(a: Float[Array, "d e *#lanes"], v: Float[Array, "e *#lanes"]) -> Float[Array, "d *#lanes"]:
+    """Return the product a v in every lane."""
     return sum(a[:, k] * v[k] for k in range(a.shape[1]))  # pyright: ignore[reportReturnType]
 
 
 def outer(u: Float[Array, "d *#lanes"], v: Float[Array, "e *#lanes"]) -> Float[Array, "d e *#lanes"]:
+    """Return the outer product u vᵀ in every lane."""
     return u[:, None] * v[None]
 
 
 def symmetrise(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
+    """Return the symmetric part ½(a + aᵀ) in every lane."""
     return 0.5 * (a + transpose(a))
 
 
 def trace(a: Float[Array, "d d *#lanes"]) -> Float[Array, "*#lanes"]:
+    """Return the trace of every lane."""
     return sum(a[i, i] for i in range(a.shape[0]))  # pyright: ignore[reportReturnType]
 
 
 def eye_like(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
-    """The identity in every lane of `a`."""
+    """Return a block of the shape of `a` with the identity matrix in every lane."""
     eye = jnp.eye(a.shape[0], dtype=a.dtype)
     return jnp.broadcast_to(eye.reshape(eye.shape + (1,) * (a.ndim - 2)), a.shape)
 
 
 def inverse(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"], Float[Array, "d *#lanes"]]:
-    """Inverse of symmetric positive-definite blocks, and the pivots of the elimination.
+    """Return the inverse of symmetric positive-definite matrices, and the pivots of the elimination.
 
-    The pivots are the squared diagonal of the Cholesky factor: a block is positive definite exactly if all of them
-    are positive, and their product is its determinant. Nothing is added to a block that is not.
+    The pivots are the squared diagonal of the Cholesky factor. A matrix is positive definite exactly if all its pivots
+    are positive, and their product is its determinant. No jitter is added to a matrix that is not positive definite.
     """
     return _inverse_unrolled(a) if a.shape[0] <= _UNROLLED else _inverse(a)
 
 
 @jax.custom_jvp
 def _inverse(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"], Float[Array, "d *#lanes"]]:
-    # a = L D Lᵀ and a⁻¹ = L⁻ᵀ D⁻¹ L⁻¹. Gauss–Jordan on the whole block would be shorter; but where some directions are
-    # known a million times better than others, it loses the variance of just those.
+    # a = L D Lᵀ and a⁻¹ = L⁻ᵀ D⁻¹ L⁻¹. Gauss–Jordan elimination of the whole matrix would be shorter, but it loses the
+    # variance of directions that are known a million times better than others.
     L_inv, pivots, total = eye_like(a), [], 0.0
     for k in range(a.shape[0]):
         p, row = a[0, 0], L_inv[k]
@@ -72,7 +78,7 @@ def _inverse(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"
 
 @_inverse.defjvp
 def _inverse_tangent(primals, tangents):
-    """d(a⁻¹) = −a⁻¹ da a⁻¹: shorter than the derivative of the elimination."""
+    """The derivative d(a⁻¹) = −a⁻¹ da a⁻¹, a shorter program than the derivative of the elimination."""
     (a,), (da,) = primals, tangents
     P, pivots = _inverse(a)
     # log p_0 + … + log p_k is the log determinant of a's leading block, whose derivative is the trace below.
@@ -83,7 +89,7 @@ def _inverse_tangent(primals, tangents):
 
 
 def _inverse_unrolled(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d *#lanes"], Float[Array, "d *#lanes"]]:
-    """a = L D Lᵀ with unit lower-triangular L; a⁻¹ = L⁻ᵀ D⁻¹ L⁻¹, all entries written out."""
+    """Invert by a = L D Lᵀ with unit lower-triangular L, hence a⁻¹ = L⁻ᵀ D⁻¹ L⁻¹, with all entries written out."""
     d = a.shape[0]
     low: list[list] = [[None] * d for _ in range(d)]
     piv: list = []
@@ -108,7 +114,7 @@ def _inverse_unrolled(a: Float[Array, "d d *#lanes"]) -> tuple[Float[Array, "d d
 
 
 def cholesky(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
-    """Lower-triangular factor of positive-definite blocks (NaN in a lane that is not)."""
+    """Return the lower-triangular Cholesky factor; a lane that is not positive definite becomes NaN."""
     d = a.shape[0]
     if d > _UNROLLED:
         return jnp.moveaxis(jnp.linalg.cholesky(jnp.moveaxis(a, (0, 1), (-2, -1))), (-2, -1), (0, 1))
@@ -122,7 +128,7 @@ def cholesky(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
 
 
 def inverse_lower(a: Float[Array, "d d *#lanes"]) -> Float[Array, "d d *#lanes"]:
-    """Inverse of lower-triangular blocks by forward substitution, one row after the other."""
+    """Return the inverse of lower-triangular matrices, by forward substitution row by row."""
     d = a.shape[0]
     eye = eye_like(a)
     rows: list = []

@@ -1,4 +1,4 @@
-"""Marginals between two nodes: the bridge of the locally linear process."""
+"""Marginals of a Gaussian Markov process between the nodes of its grid, by the bridge of a linear SDE."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,13 +18,15 @@ def bridge(
     times: Float[np.ndarray, " n"],
     time: Time = "discrete",
 ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n d d"]]:
-    """Mean and covariance of x(t) under q at any times within the grid.
+    """Return mean and covariance of x(t) under the chain q at any times within the grid.
 
-    Between t_m and t_{m+1} the path is the linear process dx = (A x + b) dt + L dβ tied to both ends. With
+    Between the nodes t_m and t_{m+1} the path is the linear process dx = (A x + b) dt + L dβ, with LLᵀ = Q, conditioned
+    on both ends. `base` holds A and b: one pair per step if `time` is "discrete", one pair per node if it is
+    "continuous". With
     x_t | x_m ~ N(T₁x_m + c₁, Σ₁) and x_{m+1} | x_t ~ N(T₂x_t + c₂, Σ₂), the state between them is
         x_t = D(T₁x_m + c₁) + G(x_{m+1} − c₂) + ε,  G = Σ₁T₂ᵀ(T₂Σ₁T₂ᵀ + Σ₂)⁻¹,  D = I − GT₂,  Cov ε = DΣ₁Dᵀ + GΣ₂Gᵀ,
-    and the two ends have the joint moments of the chain. Nothing is inverted but the covariance of the whole gap, and
-    no covariance is a difference: a time next to a node is as good as any.
+    and the two ends have the joint moments of the chain. Only the covariance of the whole gap is inverted, and no
+    covariance is a difference of two others, so the result is accurate even next to a node.
     """
     mean, cov = (np.moveaxis(np.asarray(a), -1, 0) for a in (q.m, q.S))
     m = np.clip(np.searchsorted(nodes, times, side="right") - 1, 0, max(len(nodes) - 2, 0))
@@ -54,13 +56,16 @@ def bridge(
 
 
 def _solve(V: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """V⁻¹B for positive-definite V, in units of V's own diagonal."""
+    """Return V⁻¹B for positive-definite V, after scaling V to a unit diagonal."""
     unit = 1.0 / np.sqrt(np.einsum("nii->ni", V))
     return unit[:, :, None] * np.linalg.solve(V * unit[:, :, None] * unit[:, None, :], unit[:, :, None] * B)
 
 
 def _euler(base: Linearisation, Q: np.ndarray, m: np.ndarray, s: np.ndarray, u: np.ndarray) -> tuple[tuple, tuple]:
-    """x₊ | x ~ N(Tx + c, Σ) from the node to the time, over s, and on to the next node, over u: Euler–Maruyama."""
+    """Return (T, c, Σ) of two Euler–Maruyama transitions x₊ | x ~ N(Tx + c, Σ).
+
+    The first leads over s from the node before to the time, the second over u from the time to the next node.
+    """
     A, b = (np.moveaxis(np.asarray(a)[..., m], -1, 0) for a in (base.A, base.b))
     before, after = ((np.eye(A.shape[-1]) + _by(g, A), g[:, None] * b, _by(g, Q[None])) for g in (s, u))
     return before, after
@@ -72,7 +77,7 @@ def _by(g: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 @float64
 def _exact(base: Linearisation, Q: np.ndarray, m: np.ndarray, s: np.ndarray, u: np.ndarray) -> tuple[tuple, tuple]:
-    """The same for the SDE itself, its drift linear in time between the nodes."""
+    """Return the two transitions of `_euler` for the SDE in continuous time, with A and b linear between the nodes."""
     lanes = _exact_lanes(base[m], base[m + 1], Q, s, u)
     before, after = (tuple(np.moveaxis(np.asarray(a), -1, 0) for a in half) for half in lanes)
     return before, after

@@ -1,4 +1,6 @@
-"""From moments back to natural parameters, and the chain of a linear-Gaussian transition model."""
+"""Natural parameters of a chain from its transitions, from its moments or from its square-root form."""
+
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,9 +21,9 @@ def linear_chain(
     mean: Float[Array, " d"],
     precision: Float[Array, "d d"],
 ) -> NaturalChain:
-    """x_0 ~ N(mean, precision⁻¹),  x_{m+1} | x_m ~ N(T_m x_m + c_m, W_m⁻¹).
+    """Return the chain with x_0 ~ N(mean, precision⁻¹) and x_{m+1} | x_m ~ N(T_m x_m + c_m, W_m⁻¹).
 
-    Each transition puts TᵀWT and −TᵀWc on its left node, W and Wc on its right node and −WT between them.
+    Each transition adds TᵀWT and −TᵀWc to its left node, W and Wc to its right node, and −WT to their coupling.
     """
     WT, Wc = matmul(W, T), matvec(W, c)
     T_t = transpose(T)
@@ -30,17 +32,41 @@ def linear_chain(
     return NaturalChain(h.at[:, 0].add(precision @ mean), J.at[:, :, 0].add(precision), -WT)
 
 
-def to_natural(q: Moments) -> NaturalChain:
-    """The inverse of smoothing: T_m = C_m S_m⁻¹ and W_m⁻¹ = S_{m+1} − T_m C_mᵀ are q's own transitions."""
+class OwnSteps(NamedTuple):
+    """The transitions x_{m+1} | x_m ~ N(T_m x_m + c_m, W_m⁻¹) of a chain, and the precision `first` of its first state.
+
+    The name distinguishes them from the transitions of the model that the chain approximates.
+    """
+
+    T: Float[Array, "d d M"]
+    c: Float[Array, "d M"]
+    W: Float[Array, "d d M"]
+    first: Float[Array, "d d"]
+
+
+def own_steps(q: Moments) -> OwnSteps:
+    """Return the chain's transitions, T_m = C_m S_m⁻¹ and W_m⁻¹ = S_{m+1} − T_m C_mᵀ.
+
+    `transitions.transitions` computes T_m and a root of W_m⁻¹ to more digits, from the natural parameters.
+    """
     S_inv, _ = inverse(q.S)
     T = matmul(q.C, S_inv[..., :-1])
     c = q.m[:, 1:] - matvec(T, q.m[:, :-1])
     W, _ = inverse(blocks.symmetrise(q.S[..., 1:] - matmul(T, transpose(q.C))))
-    return linear_chain(T, c, W, q.m[:, 0], S_inv[..., 0])
+    return OwnSteps(T, c, W, S_inv[..., 0])
+
+
+def to_natural(q: Moments) -> NaturalChain:
+    """Return the natural parameters of the chain with these moments; this is the inverse of `smoother.smooth`."""
+    T, c, W, first = own_steps(q)
+    return linear_chain(T, c, W, q.m[:, 0], first)
 
 
 def from_roots(q: RootChain) -> tuple[Moments, NaturalChain]:
-    """The two usual forms of a square-root chain, on the host; the natural one as exactly as it can be written."""
+    """Return moments and natural parameters of a square-root chain, in NumPy arrays.
+
+    The natural parameters come from the roots, not from the moments, which would cost digits.
+    """
     m, L, T, root = (np.asarray(a) for a in (q.m, q.L, q.T, q.root))
     S = L @ np.swapaxes(L, 1, 2)
     inverse = np.linalg.inv(root)

@@ -1,7 +1,7 @@
-"""Transitions of linear SDEs, x₊ | x ~ N(Φx + c, Σ), on small blocks with trailing lanes.
+"""Transitions x₊ | x ~ N(Φx + c, Σ) of linear SDEs, for many time gaps at once (in the layout of `blocks`).
 
-Everything is made of short steps put together: a step after another is (Φ₂Φ₁, Φ₂c₁ + c₂, Φ₂Σ₁Φ₂ᵀ + Σ₂), a sum of
-positive terms. No exponential of −A is needed, which in a stiff system is larger than all digits can hold.
+A long transition is composed of short ones. Two transitions in sequence give (Φ₂Φ₁, Φ₂c₁ + c₂, Φ₂Σ₁Φ₂ᵀ + Σ₂), where the
+covariance is a sum of positive terms. The exponential of −A, which overflows in a stiff system, is never needed.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -14,20 +14,21 @@ from jaxtyping import Float
 from girsanov._core.types import Array
 from girsanov.chain.blocks import eye_like, matmul, matvec, symmetrise, transpose
 
-_SHORT = 1 / 16  # norm of A times the step that the series below sum to machine precision
+_SHORT = 1 / 16  # norm of A times the step for which the power series below reach machine precision
 _TERMS = 11
 _MOST_DOUBLINGS = 64
-_PIECES = 64  # of half a gap, at the most, where A changes much in it
-_TURN = 1.0  # change of A over a piece, times its length, that a piece may have
+_PIECES = 64  # largest number of pieces into which half a gap is cut if A changes much in it
+_TURN = 1.0  # scale of the number of pieces: √(change of A over half a gap × its length / _TURN)
 
 
 Time = Literal["discrete", "continuous"]
 
 
 class Linearisation(eqx.Module):
-    """f_L(x) = A x + b: the drift of the base process p_L.
+    """The linear drift f_L(x) = A x + b of the base process p_L.
 
-    In discrete time one for every step; in continuous time one for every node, and linear in time between them.
+    In discrete time there is one pair (A, b) for every step. In continuous time there is one pair for every node, and
+    A and b are linear in time between the nodes.
     """
 
     A: Float[Array, "d d M"]
@@ -37,11 +38,11 @@ class Linearisation(eqx.Module):
         return Linearisation(self.A[..., lanes], self.b[..., lanes])
 
 
-LEFT, RIGHT = slice(None, -1), slice(1, None)  # the two ends of every interval, among the nodes
+LEFT, RIGHT = slice(None, -1), slice(1, None)  # these select the left and the right node of every interval
 
 
 class Transition(NamedTuple):
-    """x₊ | x ~ N(Φx + c, Σ)."""
+    """The transition x₊ | x ~ N(Φx + c, Σ)."""
 
     Phi: Float[Array, "d d *lanes"]
     c: Float[Array, "d *lanes"]
@@ -49,7 +50,7 @@ class Transition(NamedTuple):
 
 
 def after(first: Transition, second: Transition) -> Transition:
-    """One transition and then another."""
+    """Return the transition that consists of `first` and then `second`."""
     return Transition(
         matmul(second.Phi, first.Phi),
         matvec(second.Phi, first.c) + second.c,
@@ -63,12 +64,15 @@ def linear_transition(
     Q: Float[Array, "d d"],
     gap: Float[Array, "*lanes"],
 ) -> Transition:
-    """dx = (A x + b) dt + L dβ over a gap, for A and b linear in time between their two ends."""
+    """Return the transition of dx = (A x + b) dt + L dβ over a gap.
+
+    A and b are given as pairs, at the beginning and the end of the gap, and are linear in time between them.
+    """
     return after(*half_transitions(A, b, Q, gap))
 
 
 def exact_transition(base: Linearisation, Q: Float[Array, "d d"], gaps: Float[Array, " M"]) -> Transition:
-    """Φ, c, Σ of every interval for a base given at the nodes."""
+    """Return the transition over every interval for a linear drift that is given at the nodes."""
     A, b = jnp.asarray(base.A), jnp.asarray(base.b)
     return linear_transition((A[..., LEFT], A[..., RIGHT]), (b[..., LEFT], b[..., RIGHT]), Q, gaps)
 
@@ -79,12 +83,12 @@ def half_transitions(
     Q: Float[Array, "d d"],
     gap: Float[Array, "*lanes"],
 ) -> tuple[Transition, Transition]:
-    """The same over the first and the second half of the gap.
+    """Return the transitions of `linear_transition` over the first and over the second half of the gap.
 
-    A piece is cut in two, with A constant on either part: its mean over the piece less and plus a third of its
-    change. That is the commutator-free form of Magnus' expansion, with an error of fifth order in the length of the
-    piece, of none where A is constant, and with a positive Σ whatever A does. Many pieces are made where A changes
-    much over the gap.
+    Each half is cut into pieces, the more the faster A changes. Each piece is cut in two, and A is constant on either
+    part: the mean of A over the piece, minus and plus a third of its change. This is the commutator-free form of the
+    Magnus expansion. Its error is of fifth order in the length of the piece and vanishes if A is constant, and Σ is
+    positive for every A.
     """
     (A0, A1), (b0, b1) = A, b
     begins = tuple(jnp.stack([x0, 0.5 * (x0 + x1)], -1) for x0, x1 in ((A0, A1), (b0, b1)))
@@ -93,7 +97,7 @@ def half_transitions(
     count = jnp.clip(jnp.ceil(jnp.sqrt(jnp.where(jnp.isfinite(turn), turn, 0.0) / _TURN)), 1, _PIECES)
 
     def add(p, so_far):
-        # a lane that needs fewer pieces than another has pieces of no length at its end
+        # A lane that needs fewer pieces than another ends with pieces of length zero.
         at = [jnp.minimum(p + i, count) / count for i in (0, 1)]
         begin, end = (tuple(x + share * dx for x, dx in zip(begins, change, strict=True)) for share in at)
         return after(so_far, _piece(begin, end, Q, length * (at[1] - at[0])))
@@ -124,12 +128,12 @@ def _constant(
     Q: Float[Array, "d d"],
     gap: Float[Array, "*#lanes"],
 ) -> Transition:
-    """The transition over a gap with constant A, and b that begins as given and changes by `change` until the end.
+    """Return the transition over a gap with constant A, while b changes linearly by `change` from the given value.
 
-    Power series over a short step,
+    The transition over a short step is a power series,
         Φ − I = Σ Aᵏ/k!,   Σ = Σ Lᵏ(Q)/(k + 1)!  with  L(X) = AX + XAᵀ,   c = Σ Aᵏ(b/(k + 1)! + r/(k + 2)!)
-    in units of the step, with r the change of b over it; then the step is doubled. Φ − I is carried, not Φ: what a
-    slow state does in a short step would drown in the rounding of one.
+    in units of the step, where r is the change of b over it. Then the step is doubled until it fills the gap. The code
+    carries Φ − I instead of Φ, because the rounding of numbers near 1 would hide the small change of a slow state.
     """
     d = A.shape[0]
     Qs = jnp.broadcast_to(Q.reshape(d, d, *(1,) * (A.ndim - 2)), A.shape)
@@ -157,7 +161,7 @@ def _constant(
     def double(i, so_far):
         E, w, c, Sigma = so_far
         Phi = eye_like(E) + E
-        c = c + matvec(Phi, c) + jnp.exp2(i.astype(c.dtype)) * w  # b is further on in the second half
+        c = c + matvec(Phi, c) + jnp.exp2(i.astype(c.dtype)) * w  # the last term: b has changed in the second half
         w = w + matvec(Phi, w)
         return 2.0 * E + matmul(E, E), w, c, Sigma + symmetrise(matmul(Phi, matmul(Sigma, transpose(Phi))))
 
@@ -170,17 +174,17 @@ def _norm(a: Float[Array, "d d *lanes"]) -> Float[Array, "*lanes"]:
 
 
 def _largest(norms: Float[Array, "*lanes"]) -> Float[Array, ""]:
-    """Of all lanes that are finite; the others come out as they are."""
+    """Return the largest of the norms that are finite; lanes that are not finite do not influence the others."""
     return jnp.max(jnp.where(jnp.isfinite(norms), norms, 0.0), initial=0.0)
 
 
 def _phi1(a: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """(eᵃ − 1)/a = ∫₀¹ exp(a s) ds."""
+    """Return (eᵃ − 1)/a = ∫₀¹ exp(a s) ds."""
     return jnp.where(jnp.abs(a) < 1e-5, 1.0 + 0.5 * a + a * a / 6.0, jnp.expm1(a) / jnp.where(a == 0.0, 1.0, a))
 
 
 def _phi2(a: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    """(eᵃ − 1 − a)/a²."""
+    """Return (eᵃ − 1 − a)/a²."""
     small = jnp.where(jnp.abs(a) < 0.5, a, 0.0)
     series = jnp.ones_like(a)
     for k in range(13, 2, -1):

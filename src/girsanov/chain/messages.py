@@ -1,10 +1,11 @@
-"""A Gaussian Markov process reweighted on single states: messages backwards, moments forwards.
+"""Moments of a Gaussian Markov process whose states are reweighted by Gaussian factors ("sites").
 
-In the units of a step's own noise, x₊ = c + Lz with z | x ~ N(Fx, I), LLᵀ = Σ and LF = Φ, a message exp(hᵀx₊ − ½x₊ᵀJx₊)
-from later on makes z | x ~ N(B⁻¹(Fx + h_z), B⁻¹) with
+A backward pass computes messages, and a forward pass the moments. In units of the noise of a step the state is
+x₊ = c + Lz with z | x ~ N(Fx, I), LLᵀ = Σ and LF = Φ. A message exp(hᵀx₊ − ½x₊ᵀJx₊) from later states changes this to
+z | x ~ N(B⁻¹(Fx + h_z), B⁻¹) with
     h_z = Lᵀ(h − Jc),   J_z = LᵀJL,   B = I + J_z,
-and before the step it reads h₋ = FᵀB⁻¹h_z, J₋ = FᵀB⁻¹J_zF. Everything is sums and products of positive matrices:
-no precision or covariance is a difference of two larger ones, however short a step is or however stiff.
+and the message before the step has h₋ = FᵀB⁻¹h_z and J₋ = FᵀB⁻¹J_zF. These are sums and products of positive matrices.
+No precision or covariance is a difference of two larger ones, however short or stiff a step is.
 """
 
 import equinox as eqx
@@ -19,9 +20,11 @@ from girsanov.chain.linear_sde import Transition
 from girsanov.chain.moments import Moments
 from girsanov.chain.transitions import Transitions
 
+_WEAK = 0.25  # a message is weak if all entries of B⁻¹J_z are below this
+
 
 class Message(eqx.Module):
-    """exp(hᵀx − ½xᵀJx): what is known of a state from elsewhere."""
+    """The Gaussian factor exp(hᵀx − ½xᵀJx) of a state x; a sum of messages is a product of factors."""
 
     h: Float[Array, "d *lanes"]
     J: Float[Array, "d d *lanes"]
@@ -31,58 +34,83 @@ class Message(eqx.Module):
 
 
 class Step(eqx.Module):
-    """x₊ = c + Lz, z | x ~ N(Fx, I)."""
+    """A transition in units of its noise: x₊ = c + Lz with z | x ~ N(Fx, I), and Φ = LF."""
 
     L: Float[Array, "d d *lanes"]
     F: Float[Array, "d d *lanes"]
     c: Float[Array, "d *lanes"]
+    Phi: Float[Array, "d d *lanes"]
 
 
 def whitened(transition: Transition) -> Step:
+    """Write a transition in units of its noise, with LLᵀ = Σ and F = L⁻¹Φ."""
     L = blocks.cholesky(transition.Sigma)
-    return Step(L, matmul(blocks.inverse_lower(L), transition.Phi), transition.c)
+    return Step(L, matmul(blocks.inverse_lower(L), transition.Phi), transition.c, transition.Phi)
 
 
 class Tilted(eqx.Module):
-    """A step under a message: z | x ~ N(V(Fx + h), V), with V = B⁻¹ and VJ = B⁻¹J_z."""
+    """A step reweighted by a message: z | x ~ N(V(Fx + h), V), with V = B⁻¹, h = h_z and VJ = B⁻¹J_z.
 
+    `message` is the message, relative to c. It is `weak` if it knows less about the state than the step does. With
+    singular noise, L and F have entries of very different sizes, and products of the two lose digits; where a message
+    is weak, what it changes is subtracted from what the step has without it.
+    """
+
+    message: Message
+    weak: Bool[Array, "*lanes"]
     h: Float[Array, "d *lanes"]
     V: Float[Array, "d d *lanes"]
     VJ: Float[Array, "d d *lanes"]
-    pivots: Float[Array, "d *lanes"]  # of B: all positive exactly if the step is still a density
+    pivots: Float[Array, "d *lanes"]  # of B; all are positive exactly if the reweighted step is a density
 
 
 def tilt(step: Step, message: Message) -> Tilted:
+    """Reweight a step by the message that its right state receives from later states."""
     L_t = transpose(step.L)
     J = symmetrise(matmul(L_t, matmul(message.J, step.L)))
     V, pivots = inverse(blocks.eye_like(J) + J)
-    return Tilted(matvec(L_t, message.h - matvec(message.J, step.c)), V, symmetrise(matmul(V, J)), pivots)
+    VJ = symmetrise(matmul(V, J))
+    here = Message(message.h - matvec(message.J, step.c), message.J)
+    return Tilted(here, jnp.abs(VJ).max((0, 1)) < _WEAK, matvec(L_t, here.h), V, VJ, pivots)
 
 
 def back(step: Step, tilted: Tilted) -> Message:
-    """The message before the step."""
-    F_t = transpose(step.F)
-    return Message(matvec(F_t, matvec(tilted.V, tilted.h)), symmetrise(matmul(F_t, matmul(tilted.VJ, step.F))))
+    """Return the message that the reweighted step sends to its left state."""
+    F_t, Phi_t, given = transpose(step.F), transpose(step.Phi), tilted.message
+    h, J = matvec(F_t, matvec(tilted.V, tilted.h)), matmul(F_t, matmul(tilted.VJ, step.F))
+    # L⁻ᵀVLᵀ = I − JLVLᵀ and L⁻ᵀ(VJ_z)L⁻¹ = J − JLVLᵀJ
+    lost = matmul(given.J, matmul(step.L, matmul(tilted.V, transpose(step.L))))
+    h_weak, J_weak = matvec(Phi_t, given.h - matvec(lost, given.h)), given.J - matmul(lost, given.J)
+    J_weak = matmul(Phi_t, matmul(J_weak, step.Phi))
+    return Message(jnp.where(tilted.weak, h_weak, h), symmetrise(jnp.where(tilted.weak, J_weak, J)))
 
 
 def reweighted(step: Step, tilted: Tilted) -> Transition:
-    """The transition of the step under the message."""
+    """Return the transition x₊ | x of the reweighted step."""
     LV = matmul(step.L, tilted.V)
-    return Transition(matmul(LV, step.F), step.c + matvec(LV, tilted.h), symmetrise(matmul(LV, transpose(step.L))))
+    changed = step.Phi - matmul(step.L, matmul(tilted.VJ, step.F))
+    Phi = jnp.where(tilted.weak, changed, matmul(LV, step.F))
+    return Transition(Phi, step.c + matvec(LV, tilted.h), symmetrise(matmul(LV, transpose(step.L))))
 
 
 def moved(transition: Transition, m: Float[Array, "d *lanes"], S: Float[Array, "d d *lanes"]) -> tuple[Array, Array]:
-    """Mean and covariance after a transition."""
+    """Return mean and covariance after a transition from a state with mean m and covariance S."""
     Phi, c, Sigma = transition
     return matvec(Phi, m) + c, symmetrise(matmul(Phi, matmul(S, transpose(Phi)))) + Sigma
 
 
 class Reweighted(eqx.Module):
-    """Moments of the states, divergence from the process without the messages, and the messages at either end of every
-    step, exp(hᵀx − ½xᵀJx) of all that comes later; `ok` is whether every state has a density. What is lost: where a
-    message says b times as much of one direction as the step does, B⁻¹ keeps the variance of the others to ε b.
+    """The result of `reweight`.
 
-    `steps` are the process' own transitions: with x₊ = c + Lz and z | x ~ N(…, V), a root of their noise is L√V.
+    Attributes:
+        moments: moments of the states.
+        steps: transitions of the reweighted process. With x₊ = c + Lz and z | x ~ N(…, V), their noise has root L√V.
+        divergence: Kullback–Leibler divergence from the process without the sites.
+        left: for every step, the message that its left state receives from all later sites.
+        right: for every step, the message that its right state receives from all later sites, including its own.
+        ok: whether every state has a density.
+        lost: the largest share of a variance that rounding may have destroyed. If a message is b times as precise in
+            one direction as the step, B⁻¹ has the variances of the other directions with a relative error of ε b.
     """
 
     moments: Moments
@@ -91,13 +119,14 @@ class Reweighted(eqx.Module):
     left: Message
     right: Message
     ok: Bool[Array, ""]
-    lost: Float[Array, ""]  # share of a variance that rounding may have taken, at the worst
+    lost: Float[Array, ""]
 
 
 def reweight(initial: Transition, transition: Transition, sites: Message, valid: Bool[Array, " M"]) -> Reweighted:
-    """The process with x₀ ~ N(c, Σ) of `initial` (its Φ is nothing) times the sites of its states.
+    """Multiply a Gaussian Markov process by Gaussian sites on its states.
 
-    Steps that are not valid stand at the end; the states after them repeat the last one before.
+    The process begins with x₀ ~ N(c, Σ) of `initial`, whose Φ is not used, and moves by `transition`. Steps that are
+    not valid are padding at the end; the states after them repeat the last valid state.
     """
     first, steps = whitened(initial), whitened(transition)
     by_time = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), (steps, sites))
@@ -138,14 +167,17 @@ def reweight(initial: Transition, transition: Transition, sites: Message, valid:
 
 
 def _lost(pivots: Float[Array, "d N"]) -> Float[Array, ""]:
-    """Σ ε b over the steps; a single direction has no others."""
+    """Return Σ ε b over the steps (see `Reweighted.lost`), or zero for a scalar state, which has one direction only."""
     if pivots.shape[0] == 1:
         return jnp.zeros(())
     return jnp.finfo(pivots.dtype).eps * pivots.max(0).sum()
 
 
 def _divergence(step: Step, tilted: Tilted, m: Float[Array, "d *lanes"], S: Float[Array, "d d *lanes"]):
-    """E KL(q(x₊|x) ‖ p(x₊|x)) = ½(log|B| − tr B⁻¹J_z + E‖B⁻¹(h_z − J_zFx)‖²) for x with this mean and covariance."""
+    """Return E KL(q(x₊|x) ‖ p(x₊|x)) for a state x with mean m and covariance S.
+
+    It is ½(log|B| − tr B⁻¹J_z + E‖B⁻¹(h_z − J_zFx)‖²).
+    """
     shift = matvec(tilted.V, tilted.h) - matvec(tilted.VJ, matvec(step.F, m))
     G = matmul(tilted.VJ, step.F)
     spread = blocks.trace(matmul(G, matmul(S, transpose(G))))

@@ -1,4 +1,4 @@
-"""Moments of a Gaussian Markov chain: the central form a user reads and the raw form the geometry needs."""
+"""Moments of a Gaussian Markov chain: central moments, and raw moments, which are the expectation parameters."""
 
 import equinox as eqx
 from jaxtyping import Float
@@ -8,7 +8,7 @@ from girsanov.chain import blocks
 
 
 class Moments(eqx.Module):
-    """Means m_m, covariances S_m and lag-one covariances C_m = Cov(x_{m+1}, x_m), time in the last axis."""
+    """Means m_m, covariances S_m and lag-one covariances C_m = Cov(x_{m+1}, x_m); time is the last axis."""
 
     m: Float[Array, "d N"]
     S: Float[Array, "d d N"]
@@ -27,6 +27,7 @@ class ExpectationChain(eqx.Module):
 
 
 def expectations(q: Moments) -> ExpectationChain:
+    """Return the expectation parameters (raw moments) of central moments."""
     return ExpectationChain(
         q.m,
         q.S + blocks.outer(q.m, q.m),
@@ -35,6 +36,6 @@ def expectations(q: Moments) -> ExpectationChain:
 
 
 def central(mu: ExpectationChain) -> Moments:
-    """The inverse of `expectations`."""
+    """Return the central moments of expectation parameters; this is the inverse of `expectations`."""
     m = mu.first
     return Moments(m, mu.second - blocks.outer(m, m), mu.cross - blocks.outer(m[:, 1:], m[:, :-1]))

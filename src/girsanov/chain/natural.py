@@ -1,4 +1,4 @@
-"""Natural parameters of a Gaussian Markov chain, and their algebra."""
+"""Natural parameters of a Gaussian Markov chain, and sums and multiples of them."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,14 +9,15 @@ from girsanov.chain.moments import ExpectationChain
 
 
 class NaturalChain(eqx.Module):
-    """q(x) ∝ exp( Σ h_mᵀx_m − ½ Σ x_mᵀ J_m x_m − Σ x_{m+1}ᵀ K_m x_m ), time in the last axis.
-
-    - h: potential.
-    - J: diagonal blocks of the precision.
-    - K: blocks of the precision below the diagonal, (m+1, m).
+    """The chain q(x) ∝ exp( Σ h_mᵀx_m − ½ Σ x_mᵀ J_m x_m − Σ x_{m+1}ᵀ K_m x_m ); time is the last axis.
 
     Natural parameters form a vector space: chains can be added, subtracted and scaled. A sum of chains is a product
     of densities.
+
+    Attributes:
+        h: the potential, shape (d, N).
+        J: diagonal blocks of the precision matrix, shape (d, d, N).
+        K: blocks (m + 1, m) of the precision matrix, below the diagonal, shape (d, d, N − 1).
     """
 
     h: Float[Array, "d N"]
@@ -36,12 +37,12 @@ class NaturalChain(eqx.Module):
 
 
 def inner(eta: NaturalChain, mu: ExpectationChain) -> Float[Array, ""]:
-    """⟨η, μ⟩ with η = (h, −½J, −K) and μ = E(x, xxᵀ, x₊xᵀ)."""
+    """Return the inner product ⟨η, μ⟩ with η = (h, −½J, −K) and μ = E(x, xxᵀ, x₊xᵀ)."""
     return (eta.h * mu.first).sum() - 0.5 * (eta.J * mu.second).sum() - (eta.K * mu.cross).sum()
 
 
 def to_dense(chain: NaturalChain) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
-    """Potential vector and precision matrix of the joint state, for tests and for very small problems."""
+    """Return potential vector and precision matrix of all states jointly, for tests and very small problems."""
     d, n = chain.h.shape
     precision = jnp.zeros((n, d, n, d), chain.J.dtype)
     m = jnp.arange(n)

@@ -1,4 +1,4 @@
-"""Joint draws from a Gaussian Markov chain."""
+"""Draw paths from a Gaussian Markov chain."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from girsanov.chain.transitions import Transitions
 
 
 def sample(m: Float[Array, "d N"], q: Transitions, key: Array, n: int) -> Float[Array, "n N d"]:
-    """Paths by the chain's own transitions about its mean."""
+    """Draw n paths of the chain with means m and transitions q."""
     d, N = m.shape
     T, root = (jnp.moveaxis(jnp.asarray(a), -1, 0) for a in (q.T, q.root))
     xi = jax.random.normal(key, (N, d, n))

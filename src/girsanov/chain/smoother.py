@@ -1,4 +1,4 @@
-"""From natural parameters to moments: a sequential and a partitioned elimination, and the choice between them."""
+"""Moments of a chain from its natural parameters, by a sequential or a partitioned elimination."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -20,9 +20,13 @@ ENGINES: tuple[Engine, ...] = ("auto", "sequential", "partitioned")
 
 
 class Smoothed(eqx.Module):
-    """Moments, log determinant of the joint precision, and whether every pivot of the elimination was positive.
+    """The result of smoothing a chain.
 
-    Where `ok` is false the chain was not a density and the numbers mean nothing.
+    Attributes:
+        moments: means, covariances and lag-one covariances.
+        log_det: log determinant of the joint precision matrix.
+        ok: whether every pivot of the elimination was positive. If not, the natural parameters are not those of a
+            density, and the other fields are meaningless.
     """
 
     moments: Moments
@@ -30,21 +34,21 @@ class Smoothed(eqx.Module):
     ok: Bool[Array, ""]
 
 
-# From how many nodes on the partitioned elimination is worth its longer compilation, by dimension (measured on two
-# cores); elsewhere one scan is faster. A scan's body that XLA makes one function of is fast whatever d is; where it
-# does not (see `_compile`), only a body of a handful of scalars is.
+# For each dimension d, the number of nodes from which the partitioned elimination is worth its longer compilation,
+# measured on two cores; for other d a single scan is always faster. A scan whose body XLA compiles to one function is
+# fast for every d. If XLA does not (see `_core.compile`), only a body of a few scalars is fast.
 _PARTITION_FROM = {1: 1_000_000}
 _PARTITION_FROM_SLOW_LOOPS = {1: 1_000_000, 2: 200_000, 3: 3_000, 4: 10_000}
 _PARTITION_TANGENT_FROM_SLOW_LOOPS = {1: 1_000_000, 2: 2_000, 3: 3_000, 4: 10_000}
 
 
 def smooth(chain: NaturalChain, engine: Engine = "auto") -> Smoothed:
-    """Moments of the chain by the engine asked for, or by the one that is faster for its d and N."""
+    """Return the moments of the chain, by the given engine or ("auto") by the faster one for its d and N."""
     return _engine(chain, engine, _PARTITION_FROM_SLOW_LOOPS)(chain)
 
 
 def tangent(chain: NaturalChain, direction: NaturalChain, engine: Engine = "auto") -> ExpectationChain:
-    """F · direction, with F = ∂μ/∂η the Fisher matrix: how the expectation parameters change along a direction."""
+    """Return the derivative F · direction of the expectation parameters, with the Fisher matrix F = ∂μ/∂η."""
     smoother = _engine(chain, engine, _PARTITION_TANGENT_FROM_SLOW_LOOPS)
     return jax.jvp(lambda eta: expectations(smoother(eta).moments), (chain,), (direction,))[1]
 
@@ -63,7 +67,7 @@ def _log_det_and_ok(pivots: Float[Array, "..."]) -> tuple[Float[Array, ""], Bool
 
 
 def sequential(chain: NaturalChain) -> Smoothed:
-    """Forward elimination and backward substitution, one node after the other.
+    """Smooth by forward elimination and backward substitution, node by node.
 
     Forward   J̃_{m+1} = J_{m+1} − K_m J̃_m⁻¹ K_mᵀ,  h̃_{m+1} = h_{m+1} − K_m J̃_m⁻¹ h̃_m
     Backward  m_m = J̃_m⁻¹ h̃_m − G m_{m+1},  S_m = J̃_m⁻¹ + G S_{m+1} Gᵀ,  C_m = −S_{m+1} Gᵀ,  G = J̃_m⁻¹ K_mᵀ
@@ -95,18 +99,18 @@ def sequential(chain: NaturalChain) -> Smoothed:
 
 
 def partitioned(chain: NaturalChain, lanes: int | None = None) -> Smoothed:
-    """The same elimination in two levels: B segments side by side, then the chain of their last nodes.
+    """Smooth by elimination in two levels: first in B segments in parallel, then in the chain of their last nodes.
 
-    In every segment all nodes but the last are eliminated, carrying the coupling K̃ to z, the last node of the
-    previous segment (and z's share of precision and potential). The segment ends form a chain of B nodes; given its
-    moments every segment is run backwards:
+    In every segment all nodes but the last are eliminated. This carries along the coupling K̃ to z, the last node of
+    the previous segment, and what is added to the precision and potential of z. The last nodes of the segments form a
+    chain of B nodes. Given its moments, every segment is run backwards:
         x_m = J̃⁻¹h̃ − G x_{m+1} − H z + ε,   G = J̃⁻¹Kᵀ,  H = J̃⁻¹K̃
         C = −S₊Gᵀ − R₊Hᵀ,   R_m = Cov(x_m, z) = −G R₊ − H S_z,   S_m = J̃⁻¹ − G C − H R_mᵀ
     """
     d, n = chain.h.shape
     B = lanes or max(1, round(n**0.5))
     L = -(-n // B)
-    pad = B * L - n  # padding nodes stand before the chain: standard normal, coupled to nothing
+    pad = B * L - n  # padding nodes come before the chain; they are standard normal and independent of all others
     eye = jnp.eye(d, dtype=chain.J.dtype)[:, :, None]
     h = jnp.pad(chain.h, ((0, 0), (pad, 0)))
     J = jnp.concatenate([jnp.broadcast_to(eye, (d, d, pad)), chain.J], -1)
@@ -131,7 +135,7 @@ def partitioned(chain: NaturalChain, lanes: int | None = None) -> Smoothed:
     start = (J[0], h[0], K[0], jnp.zeros_like(J[0]), jnp.zeros_like(h[0]))
     (J_end, h_end, K_end, Jz, hz), (P, G, H, v, pivots) = jax.lax.scan(forward, start, (K[1:], J[1:], h[1:]))
 
-    # The chain of segment ends: segment b's end also gets what segment b + 1 leaves on its z.
+    # The chain of the last nodes: that of segment b also receives what segment b + 1 adds to its z.
     ends = NaturalChain(
         h_end + jnp.roll(hz, -1, -1).at[..., -1].set(0.0),
         J_end + jnp.roll(Jz, -1, -1).at[..., -1].set(0.0),
@@ -158,7 +162,7 @@ def partitioned(chain: NaturalChain, lanes: int | None = None) -> Smoothed:
         a = jnp.moveaxis(jnp.concatenate([a, last[None]]), 0, -1)
         return a.reshape(*a.shape[:-2], B * L)
 
-    # Lag-one covariance across a border is R of a segment's first node; it belongs to the step from z.
+    # The lag-one covariance across the border of two segments is R of the first node; it belongs to the step from z.
     C = jnp.concatenate([R_first[None], C])
     C = jnp.moveaxis(C, 0, -1).reshape(d, d, B * L)[..., pad + 1 :]
     m, S = joined(m, m_end)[..., pad:], joined(S, S_end)[..., pad:]

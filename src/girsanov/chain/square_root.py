@@ -1,15 +1,18 @@
-"""A linear chain with sites in square-root form: slower than the elimination in `smoother`, and exact at any scale.
+"""A linear chain with sites in square-root form: slower than the elimination in `smoother`, but accurate at any scale.
 
 The chain is u_0 = e_0 + R_0 ξ, u_{m+1} = T_m u_m + e_m + R_m ξ with standard normal ξ, reweighted on its nodes by
 exp(hᵀu − ½uᵀJu − ½‖Xu‖²). The natural parameters of such a chain are sums of numbers that may differ by more than
-sixteen digits, as where the noise of a step is tiny against the spread of the state: what they lose is lost for the
-smoother. Here nothing is subtracted that could cancel. From the last node to the first, what is known from later on is
-a message exp(hᵀu − ½uᵀJu); in units of the step's own noise it adds to an identity,
+sixteen orders of magnitude, for example if the noise of a step is tiny compared with the spread of the state. The
+smoother cannot recover digits that were lost in these sums. Here no subtraction can cancel.
+
+A backward pass, from the last node to the first, computes messages exp(hᵀu − ½uᵀJu) from all later nodes. In units of
+the noise of a step the message is added to the identity,
     B = I + Rᵀ(J + XᵀX)R = UᵀU,   Σ_q = R B⁻¹ Rᵀ,   M = R B⁻¹ R⁻¹,   q(u₊ | u) = N(M(Tu + e) + Σ_q h, Σ_q),
-and the message that it leaves, W − WΣ_qW = R⁻ᵀ(I − B⁻¹)R⁻¹ with W = (RRᵀ)⁻¹, is taken as the sum of squares
+and the precision of the message before the step, W − WΣ_qW = R⁻ᵀ(I − B⁻¹)R⁻¹ with W = (RRᵀ)⁻¹, is computed as a sum of
+squares,
     I − B⁻¹ = B⁻¹(RᵀJR)B⁻¹ + (XRB⁻¹)ᵀ(XRB⁻¹) + (I − B⁻¹)².
-From the first node to the last, roots of covariances follow by QR. Time is the first axis here: the small matrices go
-through LAPACK one by one.
+A forward pass computes roots of the covariances by QR. Time is the first axis in this module, because LAPACK treats the
+small matrices one by one.
 """
 
 import equinox as eqx
@@ -22,7 +25,7 @@ from girsanov._core.types import Array
 
 
 class Step(eqx.Module):
-    """u₊ = T u + e + R ξ, for every step; the first one stands for the initial state, with T = 0."""
+    """The steps u₊ = T u + e + R ξ. The first entry is not a step but the initial state, with T = 0."""
 
     T: Float[Array, "N d d"]
     e: Float[Array, "N d"]
@@ -30,7 +33,7 @@ class Step(eqx.Module):
 
 
 class NodeSites(eqx.Module):
-    """exp(hᵀu − ½uᵀJu − ½‖Xu‖²) on every node; J may be indefinite."""
+    """The factor exp(hᵀu − ½uᵀJu − ½‖Xu‖²) of every node; J may be indefinite."""
 
     h: Float[Array, "N d"]
     J: Float[Array, "N d d"]
@@ -38,12 +41,18 @@ class NodeSites(eqx.Module):
 
 
 class RootChain(eqx.Module):
-    """A Gaussian Markov chain by its own transitions, u_{m+1} = T_m u_m + c_m + root_m ξ, and its marginals.
+    """A Gaussian Markov chain, given by its transitions u_{m+1} = T_m u_m + c_m + root_m ξ and its marginals.
 
-    - m, L: mean and root of the covariance of every node, S = LLᵀ.
-    - T, root: of every step, the first one again standing for the initial state.
-    - turn, pull: by how much its steps differ from those that it was made of: T less their T, and its mean after the
-      step less theirs. Taken as differences of the two they would be rounding where a step is short.
+    `turn` and `pull` are computed directly. As differences of two computed numbers they would consist of rounding
+    errors if a step is short.
+
+    Attributes:
+        m: mean of every node.
+        L: lower-triangular root of the covariance of every node, S = LLᵀ.
+        T: matrix T of every step; the first entry is that of the initial state.
+        root: root of the noise covariance of every step; the first entry is that of the initial state.
+        turn: T minus the matrix T of the chain before reweighting.
+        pull: mean after each step minus T m + e, the mean to which the original step leads from the mean m before it.
     """
 
     m: Float[Array, "N d"]
@@ -55,16 +64,17 @@ class RootChain(eqx.Module):
 
     @property
     def S(self) -> Float[Array, "N d d"]:
+        """Covariance of every node, S = LLᵀ."""
         return self.L @ jnp.swapaxes(self.L, 1, 2)
 
     @property
     def C(self) -> Float[Array, "M d d"]:
-        """Cov(u_{m+1}, u_m) = T S."""
+        """Lag-one covariances Cov(u_{m+1}, u_m) = T S."""
         return self.T[1:] @ self.S[:-1]
 
 
 def solve(steps: Step, sites: NodeSites) -> tuple[RootChain, Float[Array, ""], Bool[Array, ""]]:
-    """The reweighted chain, the logarithm of its normalising constant, and whether it is a density."""
+    """Return the reweighted chain, the logarithm of its normalising constant, and whether it is a density."""
     d = steps.e.shape[1]
     eye = jnp.eye(d)
 
@@ -105,17 +115,17 @@ def solve(steps: Step, sites: NodeSites) -> tuple[RootChain, Float[Array, ""], B
 
 
 def _positive(U: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The triangular factor of a QR decomposition with a diagonal that is not negative."""
+    """Change the signs of the rows of a triangular factor of QR, so that its diagonal is not negative."""
     return jnp.where(jnp.diagonal(U) < 0.0, -1.0, 1.0)[:, None] * U
 
 
 def divergence(q: RootChain, p: RootChain) -> Float[Array, " N"]:
-    """KL(q ‖ p), step by step: Σ E_q KL between the transitions."""
+    """Return the contributions of the steps to KL(q ‖ p): for each, E_q of the divergence of the transitions."""
 
     def step(T_q, root_q, T_p, root_p, m, m_before, L_before, m_p, m_p_before):
         inverse = jnp.linalg.inv(root_p)
         Z = inverse @ root_q
-        # the mean that p's transition gives from q's state, less q's own
+        # q's mean minus the mean to which p's transition leads from q's mean before the step
         off = inverse @ (m - m_p - T_p @ (m_before - m_p_before))
         turned = inverse @ (T_q - T_p) @ L_before
         sizes = (Z**2).sum() - Z.shape[0] - 2.0 * (jnp.linalg.slogdet(Z)[1])

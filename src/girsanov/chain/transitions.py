@@ -1,8 +1,9 @@
-"""A chain's own transitions, x_{m+1} = m_{m+1} + T_m (x_m − m_m) + root_{m+1} ξ, and x_0 = m_0 + root_0 ξ.
+"""Transitions x_{m+1} = m_{m+1} + T_m (x_m − m_m) + root_{m+1} ξ of a chain, with x_0 = m_0 + root_0 ξ.
 
-They come from the natural parameters by an elimination from the last node to the first,
+They are computed from the natural parameters by an elimination from the last node to the first,
     J̃_m = J_m − K_mᵀ J̃_{m+1}⁻¹ K_m,   T_m = −J̃_{m+1}⁻¹ K_m,   root rootᵀ = J̃⁻¹.
-From the moments, as T = C S⁻¹ and S₊ − T Cᵀ, they would be a small difference of large numbers where nodes are close.
+Computed from the moments, the covariance S₊ − T Cᵀ with T = C S⁻¹ would be a small difference of large numbers if nodes
+are close together.
 """
 
 import equinox as eqx
@@ -16,13 +17,14 @@ from girsanov.chain.natural import NaturalChain
 
 
 class Transitions(eqx.Module):
-    """T of every step, and a root of the covariance of what every node adds to it, time in the last axis."""
+    """T of every step, and for every node a root of its noise covariance; time is the last axis."""
 
     T: Float[Array, "d d M"]
     root: Float[Array, "d d N"]
 
 
 def transitions(chain: NaturalChain) -> Transitions:
+    """Return the transitions of a chain from its natural parameters."""
     J, K = (jnp.moveaxis(jnp.asarray(a), -1, 0) for a in (chain.J, chain.K))
 
     def backward(Jt, node):

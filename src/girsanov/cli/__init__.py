@@ -1,12 +1,26 @@
-"""The command line: every command reads its options, calls the library, and writes a run folder.
+"""The command line. Every command reads its options, calls the library, and writes a folder with the results.
 
-Commands of other packages, and those of `girsanov.paper`, come in by the entry points `girsanov.commands`: each is a
-function that adds its commands to the app.
+The commands of `girsanov.paper`, and of other packages, are found by the entry points `girsanov.commands`. Each entry
+point is a function that adds commands to the app.
 """
 
+import sys
 from importlib.metadata import entry_points
 
-from girsanov.cli import analysis, demo, simulation  # each registers its commands
+from girsanov._core import interrupt
+from girsanov._core.extras import MissingExtra, check_extra
+
+try:
+    for _package in ("typer", "rich"):
+        check_extra(_package, "the command `girsanov`")
+except MissingExtra as _missing:
+    if not interrupt.is_command():  # a program that imports this module gets the exception instead of an exit code
+        raise
+    print(f"error: {_missing}", file=sys.stderr)
+    interrupt.leave(interrupt.BAD_INPUT)
+
+# isort: split
+from girsanov.cli import analysis, demo, simulation  # importing each of them registers its commands
 from girsanov.cli.app import app, main
 
 for _entry in entry_points(group="girsanov.commands"):

@@ -1,4 +1,4 @@
-"""`girsanov infer`, `learn` and `compare`: from a CSV file to a posterior, to parameters, or to several methods."""
+"""The commands `girsanov infer`, `girsanov learn` and `girsanov compare`, which read observations from a CSV file."""
 
 import time as clock
 from pathlib import Path
@@ -79,10 +79,10 @@ def infer(
     initial_cov: InitialCov = "1",
     emission: Emission = None,
     span: Span = None,
-    method: Annotated[str, typer.Option(help="cvi_dp, continuous or vdp.")] = "cvi_dp",
+    method: Annotated[str, typer.Option(help="cvi_dp, continuous (CVI-DP in continuous time) or vdp.")] = "cvi_dp",
     out: Out = Path("out/infer"),
 ) -> None:
-    """Infer the path behind a CSV file of noisy observations."""
+    """Infer the path of a latent process from a CSV file of noisy observations."""
     import girsanov as gv
 
     check_out(out)
@@ -134,11 +134,11 @@ def learn(
     initial_cov: InitialCov = "1",
     emission: Emission = None,
     span: Span = None,
-    objective: Annotated[str, typer.Option(help="modified, standard or profile.")] = "modified",
-    max_iterations: Annotated[int, typer.Option(help="Of the outer loop.", min=1)] = 100,
+    objective: Annotated[str, typer.Option(help="What is maximised: modified, standard or profile.")] = "modified",
+    max_iterations: Annotated[int, typer.Option(help="Largest number of iterations of learning.", min=1)] = 100,
     out: Out = Path("out/learn"),
 ) -> None:
-    """Learn parameters from a CSV file, from the values given as a start: estimates with standard errors."""
+    """Learn parameters from a CSV file, with standard errors; the parameters given are the starting values."""
     import girsanov as gv
 
     check_out(out)
@@ -195,7 +195,7 @@ def compare(
     seed: Seed = 0,
     out: Out = Path("out/compare"),
 ) -> None:
-    """Every method on one CSV file: bound or evidence, scores of held-out observations, seconds."""
+    """Compare all methods on a CSV file: evidence or its bound, scores on held-out observations, and run time."""
     import girsanov as gv
     from girsanov.baselines import exact_smoother
 

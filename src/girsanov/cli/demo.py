@@ -1,4 +1,4 @@
-"""`girsanov demo`: a double-well path, from simulation to score."""
+"""The command `girsanov demo`: simulate a double-well path, infer it from observations, and score the result."""
 
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
-    """Infer a double-well path from 32 noisy observations, score 8 held-out ones, and check the engine."""
+    """Infer a double-well path from 32 noisy observations, score 8 held-out ones, and run an exactness check."""
     import girsanov as gv
 
     check_out(out)
@@ -39,7 +39,7 @@ def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
     train, test = series.subset(~held_out), series.subset(held_out)
 
     seconds = []
-    for _ in range(2):  # the second run finds everything compiled
+    for _ in range(2):  # in the second run everything is compiled already
         begun = time.perf_counter()
         post = gv.infer(model, train, dt=dt, span=span)
         seconds.append(time.perf_counter() - begun)
@@ -82,7 +82,7 @@ def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
 
 
 def _exactness(series: "gv.TimeSeries", span: tuple[float, float], variance: float) -> dict[str, float]:
-    """The ELBO after one full step and the log evidence by dense algebra, for the double well linearised at x = 1.
+    """Compare the ELBO after one full step with the log evidence by dense algebra, for the double well linearised at 1.
 
     There f(x) ≈ −8 (x − 1), an Ornstein–Uhlenbeck process about 1, for which the two are equal on every grid.
     """

@@ -1,4 +1,4 @@
-"""What several commands take: a model and a series from options."""
+"""Options that several commands have, and the model and the series that they define."""
 
 import inspect
 import re
@@ -14,49 +14,55 @@ if TYPE_CHECKING:
 
 _NUMBERS = "a number, a list 1,2 or a matrix 1,2;3,4"
 File = Annotated[Path, typer.Argument(help="CSV file with a header.", exists=True, dir_okay=False)]
-Drift = Annotated[str, typer.Option(help="Name of the drift f, such as double_well.")]
+Drift = Annotated[str, typer.Option(help="Name of the drift f in snake case, such as double_well.")]
 Param = Annotated[list[str] | None, typer.Option(help="Parameter of the drift, name=value; may be repeated.")]
-Diffusion = Annotated[str, typer.Option(help=f"Spectral density Q: {_NUMBERS}.")]
+Diffusion = Annotated[str, typer.Option(help=f"Spectral density Q of the diffusion: {_NUMBERS}.")]
 Noise = Annotated[str, typer.Option(help=f"Variance of the Gaussian observation noise: {_NUMBERS}.")]
 InitialMean = Annotated[str, typer.Option(help="Mean of the state at the start of the span: a number or a list.")]
-InitialCov = Annotated[str, typer.Option(help=f"Covariance of that state: {_NUMBERS}.")]
-Emission = Annotated[str | None, typer.Option(help="Matrix H, where H x is observed and not x: rows 1,0;0,1.")]
+InitialCov = Annotated[str, typer.Option(help=f"Covariance of the state at the start of the span: {_NUMBERS}.")]
+Emission = Annotated[
+    str | None, typer.Option(help="Matrix H, if H x is observed instead of x; rows are separated by ;, as in 1,0;0,1.")
+]
 Step = Annotated[float, typer.Option(help="Step of the time grid; the observation times are added to it.")]
-TimeColumn = Annotated[str, typer.Option(help="Column of the times.")]
+TimeColumn = Annotated[str, typer.Option(help="Name of the column with the times.")]
 ValueColumns = Annotated[
-    list[str] | None, typer.Option(help="Column of values; may be repeated. By default all but the time.")
+    list[str] | None,
+    typer.Option(help="Name of a column with values; may be repeated. By default all columns but the time."),
 ]
 Unit = Annotated[
-    str | None, typer.Option(help="The times are dates (ISO 8601): count them in us, ms, s, min, h, D or W.")
+    str | None,
+    typer.Option(help="Unit of time if the times are dates (ISO 8601): us, ms, s, min, h, D or W."),
 ]
 Span = Annotated[
     tuple[float, float] | None,
-    typer.Option(help="Time of the initial state and end of the horizon. By default first and last observation."),
+    typer.Option(help="Time of the initial state and end of the horizon. By default the first and last observation."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
-Out = Annotated[Path, typer.Option(help="Folder for the results; made if missing.", file_okay=False)]
+Out = Annotated[Path, typer.Option(help="Folder for the results; it is made if it does not exist.", file_okay=False)]
 
 
 def key(seed: int) -> Any:
+    """Return the JAX random key of a seed."""
     import jax
 
     return jax.random.key(seed)
 
 
 def random_times(rng: np.random.Generator, span: tuple[float, float], n: int) -> np.ndarray:
+    """Draw n times in a span, uniformly, in increasing order."""
     return np.sort(rng.uniform(*span, n))
 
 
 def drift_kinds() -> dict[str, type]:
-    """The library's drifts by their names in snake case; a network's weights are no option of a command."""
-    from girsanov.model.drifts import DRIFTS
+    """Return the library's drifts by their names in snake case, without networks, whose weights no option can give."""
+    from girsanov.model.drifts import DRIFTS, Sum
 
-    kinds = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in DRIFTS}
+    kinds = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in DRIFTS if kind is not Sum}
     return {name: kind for name, kind in kinds.items() if "key" not in inspect.signature(kind).parameters}
 
 
 def _numbers(option: str, text: str) -> Any:
-    """4 is a number, 1,2 a list and 1,2;3,4 a matrix."""
+    """Parse the text of an option: 4 is a number, 1,2 is a list and 1,2;3,4 is a matrix."""
     try:
         rows = [[float(v) for v in row.split(",")] for row in text.split(";")]
         return np.array(rows) if ";" in text else np.array(rows[0]) if "," in text else rows[0][0]
@@ -65,7 +71,7 @@ def _numbers(option: str, text: str) -> Any:
 
 
 def _drift(name: str, params: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """The drift of this name, and its parameters as they were read."""
+    """Return the drift of this name, and its parameters as a dictionary."""
     kinds = drift_kinds()
     if name not in kinds:
         raise ValueError(f"unknown drift {name!r}; choose one of {', '.join(kinds)}")
@@ -74,7 +80,7 @@ def _drift(name: str, params: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     for text in params:
         key, equals, value = text.partition("=")
         if not equals:
-            raise ValueError(f"--param {text!r} is not name=value")
+            raise ValueError(f"--param {text!r} is not of the form name=value")
         if key not in known:
             raise ValueError(f"drift {name} has no parameter {key!r}; its parameters are {', '.join(known)}")
         values[key] = _numbers(f"--param {key}", value)
@@ -87,7 +93,7 @@ def _drift(name: str, params: Sequence[str]) -> tuple[Any, dict[str, Any]]:
 def series_of(
     file: Path, time: str, values: list[str] | None, unit: str | None
 ) -> tuple["gv.TimeSeries", dict[str, Any]]:
-    """The series in a file, and the options for result.json."""
+    """Return the series in a file, and the options as result.json stores them."""
     import girsanov as gv
 
     series = gv.TimeSeries.from_csv(file, time=time, values=values or None, unit=unit)
@@ -97,7 +103,7 @@ def series_of(
 def model_of(
     drift: str, param: list[str] | None, diffusion: str, noise: str, mean: str, cov: str, emission: str | None
 ) -> tuple["gv.Model", dict[str, Any]]:
-    """The model that the options state, and the options for result.json."""
+    """Return the model that the options define, and the options as result.json stores them."""
     import girsanov as gv
 
     f, params = _drift(drift, param or [])

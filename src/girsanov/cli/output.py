@@ -1,4 +1,4 @@
-"""What several commands write: tables, figures and the facts of a run."""
+"""Output that several commands write: tables, figures and the outcome of a run."""
 
 import os
 import tempfile
@@ -11,7 +11,8 @@ from rich.table import Table
 
 from girsanov import report
 from girsanov._core import interrupt
-from girsanov.cli.app import NOT_CONVERGED, say_line
+from girsanov._core.interrupt import NOT_CONVERGED
+from girsanov.cli.app import say_line
 
 if TYPE_CHECKING:
     import girsanov as gv
@@ -20,7 +21,7 @@ console = Console(highlight=False)
 
 
 def check_out(out: Path) -> None:
-    """Raise a ValueError unless the folder can be made and written: before the work, not after it."""
+    """Raise a ValueError unless the folder can be made and written to; called before the work begins."""
     there = out
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -31,14 +32,14 @@ def check_out(out: Path) -> None:
 
 
 def begin(out: Path) -> None:
-    """The folder, no longer a finished run: `result.json` is the last file that a command writes."""
+    """Make the folder and remove an earlier `result.json`, which a command writes last to mark a finished run."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "result.json").unlink(missing_ok=True)
-    interrupt.note(f"{out} was being written: without result.json it is not a finished run")
+    interrupt.note(f"{out} is not complete: without result.json it is not a finished run")
 
 
 def not_converged(messages: dict[str, str]) -> None:
-    """Say it, one line a run, and leave with the exit code for it."""
+    """Print one line for each run that has not converged, and exit with the exit code for that if there is one."""
     for name, message in messages.items():
         say_line(name, message, "yellow")
     if messages:
@@ -46,6 +47,7 @@ def not_converged(messages: dict[str, str]) -> None:
 
 
 def outcome_of(post: "gv.Posterior") -> dict[str, Any]:
+    """Return the facts of a posterior's run, as result.json stores them."""
     return {
         "elbo": post.elbo,
         "status": post.status,
@@ -60,19 +62,23 @@ def outcome_of(post: "gv.Posterior") -> dict[str, Any]:
 
 
 def write_series(path: Path, series: "gv.TimeSeries") -> Path:
+    """Write a series as CSV, with the times in the column `t`, and return the path."""
     columns = dict(zip(report.names("y", series.dim), series.values.T, strict=True))
     return report.write_table(path, {"t": series.times} | columns)
 
 
 def write_over_time(path: Path, post: "gv.Posterior", times: Any, columns: dict[str, Any]) -> Path:
-    """Columns of numbers over the time, with its dates in front where the series has them."""
+    """Write columns of numbers over time as CSV; if the series has dates, they are the first column."""
     dates = {} if post.series.origin is None else {"date": [str(date) for date in post.series.dates(times)]}
     return report.write_labelled(path, dates, {"time": times, **columns})
 
 
 def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: Any = None, fan: Any = None) -> None:
-    """The posterior, over the true path where it is known, and the 5, 50 and 95 % quantiles of a forecast."""
-    os.environ.setdefault("MPLBACKEND", "Agg")  # no window is wanted
+    """Save a figure of the posterior, with held-out data (`test`), the true path (`truth`) and a forecast (`fan`).
+
+    `fan` is the pair of the times and the 5, 50 and 95 % quantiles of the forecast.
+    """
+    os.environ.setdefault("MPLBACKEND", "Agg")  # draw without a window
     figure = post.plot(test=test, truth=truth)
     figure.set_size_inches(8.0, 1.2 + 2.0 * post.model.dim)
     for i, ax in enumerate(figure.axes):
@@ -88,6 +94,7 @@ def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: An
 
 
 def print_table(title: str, rows: dict[str, str], out: Path) -> None:
+    """Print a table of two columns, and the folder of the results."""
     table = Table(title=title, title_justify="left", show_header=False, title_style="bold")
     for name, value in rows.items():
         table.add_row(name, value)

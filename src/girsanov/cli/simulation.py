@@ -1,4 +1,4 @@
-"""`girsanov simulate` and `girsanov forecast`: paths of a model."""
+"""The commands `girsanov simulate` and `girsanov forecast`, which draw paths of a model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,13 +40,13 @@ def simulate(
     seed: Seed = 0,
     out: Out = Path("out/simulate"),
 ) -> None:
-    """Simulate a path and noisy observations of it: data.csv, and the path at the same times, path.csv."""
+    """Simulate a path and noisy observations of it; write them to path.csv and data.csv, at the same times."""
     import girsanov as gv
 
     check_out(out)
 
     if not span[0] < span[1]:
-        raise ValueError(f"--span must be a start and a later end, got {span[0]:g} {span[1]:g}")
+        raise ValueError(f"--span must be a start and a later end, as in --span 0 10; got {span[0]:g} {span[1]:g}")
     model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
     times = random_times(np.random.default_rng(seed), span, n)
     path, series = gv.simulate(model, times, key=key(seed), dt=dt, start=span[0])
@@ -67,13 +67,13 @@ def forecast(
             help="A posterior.gv of `girsanov infer`, or a fit.gv of `girsanov learn`.", exists=True, dir_okay=False
         ),
     ],
-    until: Annotated[float, typer.Option(help="End of the forecast.")],
+    until: Annotated[float, typer.Option(help="Time at which the forecast ends.")],
     n: Annotated[int, typer.Option(help="Number of paths.", min=1)] = 1000,
-    steps: Annotated[int, typer.Option(help="Number of even steps in the table.", min=1)] = 100,
+    steps: Annotated[int, typer.Option(help="Number of equal time steps in the table.", min=1)] = 100,
     seed: Seed = 0,
     out: Out = Path("out/forecast"),
 ) -> None:
-    """Simulate the state onwards from the end of a posterior: mean, sd and quantiles of the paths."""
+    """Simulate the state onwards from the end of a posterior, and write mean, sd and quantiles of the paths."""
     import girsanov as gv
 
     check_out(out)

@@ -1,4 +1,4 @@
-"""What a user brings: observations at irregular times, read from arrays, tables and files, and the grid of a run.
+"""The user's data, read from arrays, tables and files, and the time grid on which a run works.
 
-`series` is the public type. Everything that is wrong with data is found here, and said with its value and its place.
+The public type is `TimeSeries` in `series`. Data are checked in this folder; an error names the value and its place.
 """

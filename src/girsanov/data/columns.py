@@ -1,4 +1,4 @@
-"""Columns of a CSV file or of a pandas table as arrays of numbers; errors name the line or row, and the column."""
+"""Read columns of a CSV file or a pandas table into arrays. An error names the column, and the line or row."""
 
 import bz2
 import csv
@@ -6,7 +6,7 @@ import gzip
 import lzma
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from girsanov._core.checks import as_floats
 from girsanov.data.dates import are_dates
 
-# What stands for a missing value in the files of common programs.
+# Texts that common programs write for a missing value.
 _MISSING = {"", "na", "n/a", "nan", "-nan", "null", "none", "<na>", "#n/a", "#na", "1.#qnan", "-1.#ind"}
 _TRUTH = {"true": 1.0, "false": 0.0}
 _OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -27,14 +27,18 @@ _OTHER_SEPARATOR = (
 
 
 class Columns(NamedTuple):
-    """Times, as numbers or as dates that are still to be counted, and values (n, D)."""
+    """Times (n,), either numbers or dates that are not yet converted to numbers, values (n, D) and their errors."""
 
     times: Any
     values: np.ndarray
+    errors: np.ndarray | None
 
 
-def read_csv(path: str | Path, time: str, values: Sequence[str] | str | None, dated: bool) -> Columns:
-    """The columns of a file with a header; `dated` says that the times are dates."""
+Names = Sequence[str] | str | None
+
+
+def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: bool) -> Columns:
+    """Read the columns of a CSV file with a header. `dated` says that the times are dates."""
     rows = _rows(Path(path))
     line, header = next(rows, (1, []))
     if not header:
@@ -42,7 +46,7 @@ def read_csv(path: str | Path, time: str, values: Sequence[str] | str | None, da
     header = [name.strip() for name in header]
     if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
         raise ValueError(f"{path} has a single column {header[0]!r}; {_OTHER_SEPARATOR}")
-    names = _names(header, time, values, str(path))
+    names, sds = _names(header, time, values, errors, str(path))
     lines, cells = [], []
     for line, row in rows:
         if len(row) > len(header):
@@ -54,7 +58,7 @@ def read_csv(path: str | Path, time: str, values: Sequence[str] | str | None, da
         cells.append(row + [""] * (len(header) - len(row)))
     if not cells:
         raise ValueError(f"{path} has a header and no rows: there is nothing to read")
-    place = {name: header.index(name) for name in [time, *names]}
+    place = {name: header.index(name) for name in [time, *names, *sds]}
 
     def numbers(name: str, hint: str = "", truth: bool = True) -> np.ndarray:
         column = [_number(row[place[name]], truth) for row in cells]
@@ -70,21 +74,27 @@ def read_csv(path: str | Path, time: str, values: Sequence[str] | str | None, da
         raise ValueError(f"{path}, line {gone[0]}, column {time!r}: the time is missing; drop that row")
     counted = not dated or all(_number(text) is not None for text in texts)
     times = numbers(time, _AS_DATES, truth=False) if counted else np.array(texts)
-    return Columns(times, np.stack([numbers(name) for name in names], axis=1))
+    return Columns(times, *_stacked(numbers, names, sds))
 
 
-def read_frame(frame: Any, time: str, values: Sequence[str] | str | None, dated: bool, source: str) -> Columns:
-    """The columns of a pandas table; the time may be its index, by name."""
+def _stacked(column: Callable[[str], np.ndarray], names: list[str], sds: list[str]) -> tuple[Any, Any]:
+    """Return the columns of the values and those of the errors as matrices; None where there are no errors."""
+    values = np.stack([column(name) for name in names], axis=1)
+    return values, np.stack([column(name) for name in sds], axis=1) if sds else None
+
+
+def read_frame(frame: Any, time: str, values: Names, errors: Names, dated: bool, source: str) -> Columns:
+    """Read the columns of a pandas table; `time` names a column or the index. Errors call the table `source`."""
     if time not in frame.columns and frame.index.name == time:
         frame = frame.reset_index()
-    names = _names([str(c) for c in frame.columns], time, values, source)
+    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source)
     frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
     times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
-    return Columns(times, np.stack([_column(frame, n, source) for n in names], axis=1))
+    return Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds))
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the number of its first line as an editor counts them."""
+    """Yield the rows that are not blank, each with the number of its first line in the file, counted from 1."""
     opened = _OPEN.get(path.suffix, open)(path, "rt", newline="", encoding="utf-8-sig")
     with opened as file:
         reader = csv.reader(file, skipinitialspace=True, strict=True)
@@ -100,20 +110,24 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise ValueError(f"{path}, after line {line - 1}: the file is not text in UTF-8: {error.reason}") from None
 
 
-def _names(columns: list[str], time: str, values: Sequence[str] | str | None, source: str) -> list[str]:
-    """The columns of values, by default all but the time; every one that is read is there, and once."""
+def _names(columns: list[str], time: str, values: Names, errors: Names, source: str) -> tuple[list[str], list[str]]:
+    """Return the names of the columns of the values and of the errors; each name must occur exactly once.
+
+    By default the values are all columns but the time and the errors.
+    """
+    sds = [] if errors is None else [errors] if isinstance(errors, str) else list(errors)
     if values is None:
-        names = [c for c in columns if c != time]
+        names = [c for c in columns if c != time and c not in sds]
         if "" in columns:
             raise ValueError(
-                f"{source}: column {columns.index('') + 1} has no name, as an index that pandas wrote has none; "
+                f"{source}: column {columns.index('') + 1} has no name (pandas writes an index like that); "
                 f"say which columns are values, or write the file with index=False. The columns are {columns}"
             )
     else:
         names = [values] if isinstance(values, str) else list(values)
     if not names:
         raise ValueError(f"{source} has no column of values: its columns are {columns}")
-    for name in [time, *names]:
+    for name in [time, *names, *sds]:
         if name not in columns:
             raise ValueError(f"{source} has no column {name!r}; its columns are {columns}")
         if columns.count(name) > 1:
@@ -123,11 +137,22 @@ def _names(columns: list[str], time: str, values: Sequence[str] | str | None, so
     twice = next((name for name, n in Counter(names).items() if n > 1), None)
     if twice is not None:
         raise ValueError(f"the column {twice!r} is named twice in values={names}")
-    return names
+    both = next((name for name in sds if name in names), None)
+    if both is not None:
+        raise ValueError(f"the column {both!r} is named in both values={names} and errors={sds}")
+    if errors is not None and len(sds) != len(names):
+        raise ValueError(
+            f"errors={sds} names {len(sds)} columns for the {len(names)} columns of values {names}; give one for each, "
+            "in the same order"
+        )
+    return names, sds
 
 
 def _number(cell: str, truth: bool = True) -> float | None:
-    """The number in a cell; NaN where it is missing, None where it is something else."""
+    """Return the number in a cell, NaN if the value is missing, or None if the text is not a number.
+
+    With truth=True, "true" and "false" count as 1 and 0.
+    """
     text = cell.strip()
     try:
         return None if "_" in text else float(text)  # Python would read 1_000 as a thousand

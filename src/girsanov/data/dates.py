@@ -1,4 +1,4 @@
-"""Dates and durations as numbers: how many units have passed since an origin."""
+"""Convert dates and durations to numbers: the number of units that have passed since an origin."""
 
 import datetime
 from typing import Any
@@ -8,13 +8,13 @@ import numpy as np
 from girsanov._core.checks import as_floats
 
 UNITS = ("us", "ms", "s", "min", "h", "D", "W")
-# Dates are kept in nanoseconds since 1970, which as 64-bit whole numbers reach this far; beyond it they wrap around.
+# Dates are stored as 64-bit whole numbers of nanoseconds since 1970. Beyond this number they would wrap around.
 _REACH = 9.2e18
 _YEARS = "1679 and 2261"
 
 
 def are_dates(values: Any) -> bool:
-    """Whether these are dates or durations: of NumPy, pandas or the standard library."""
+    """Return whether the values are dates or durations of NumPy, pandas or the standard library."""
     a = np.asarray(values)
     return a.dtype.kind in "mM" or (
         a.dtype.kind == "O" and a.size > 0 and isinstance(a.flat[0], datetime.date | datetime.timedelta)
@@ -22,21 +22,23 @@ def are_dates(values: Any) -> bool:
 
 
 def check_unit(unit: Any) -> None:
+    """Raise a ValueError unless `unit` is one of UNITS."""
     if unit not in UNITS:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
 
 
 def as_numbers(name: str, values: Any, unit: Any, origin: Any = None) -> tuple[np.ndarray, np.datetime64 | None]:
-    """Units since the origin, by default the first date, and the origin in UTC; durations have none.
+    """Return the number of units from the origin to each date, and the origin in UTC.
 
-    Dates without a time zone are read as UTC, text as ISO 8601 (2024-03-01, 2024-03-01T12:30); NaT becomes NaN.
+    The origin is the first date by default. Durations are divided by the unit, and their origin is None. Dates without
+    a time zone are read as UTC, and text as ISO 8601 (2024-03-01, 2024-03-01T12:30). NaT becomes NaN.
     """
     import pandas as pd
 
     check_unit(unit)
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         i = int(np.argmax(np.ma.getmaskarray(values)))
-        raise ValueError(f"{name}[{i}] is masked; every date must be there (drop that row)")
+        raise ValueError(f"{name}[{i}] is masked; every date must be given (drop that row)")
     a = np.atleast_1d(np.asarray(values))
     if a.size == 0:
         raise ValueError(f"{name} are empty: give at least one date")
@@ -53,7 +55,7 @@ def as_numbers(name: str, values: Any, unit: Any, origin: Any = None) -> tuple[n
 
 
 def as_dates(times: Any, unit: Any, origin: np.datetime64) -> np.ndarray:
-    """The dates, datetime64 in UTC, that are these numbers of units after the origin."""
+    """Convert numbers of units after the origin back to dates (datetime64, UTC)."""
     import pandas as pd
 
     t = np.atleast_1d(as_floats("times", times))
@@ -61,7 +63,7 @@ def as_dates(times: Any, unit: Any, origin: np.datetime64) -> np.ndarray:
     nanoseconds = np.float64(origin.astype("datetime64[ns]").astype(np.int64)) + t * (one / pd.Timedelta(1, "ns"))
     if not (np.abs(nanoseconds) < _REACH).all():
         i = int(np.argmin(np.abs(nanoseconds) < _REACH))
-        raise ValueError(f"times[{i}] = {t[i]:g} {unit} after {origin} is no date between {_YEARS}")
+        raise ValueError(f"times[{i}] = {t[i]:g} {unit} after {origin} is not a date between the years {_YEARS}")
     return np.asarray(pd.Timestamp(origin) + pd.to_timedelta(t, unit=unit), "datetime64[ns]")
 
 
@@ -78,5 +80,5 @@ def _stamps(name: str, a: np.ndarray) -> Any:
         )
     outside = np.flatnonzero((stamps.year < 1679) | (stamps.year > 2261))
     if len(outside):
-        raise ValueError(f"{name}[{outside[0]}] = {str(a[outside[0]])!r} lies outside the years between {_YEARS}")
+        raise ValueError(f"{name}[{outside[0]}] = {str(a[outside[0]])!r} does not lie between the years {_YEARS}")
     return stamps

@@ -1,4 +1,4 @@
-"""The time grid of a run: regular nodes and the observation times themselves."""
+"""The time grid of a run. Its nodes are regularly spaced times and the observation times."""
 
 import math
 import os
@@ -9,16 +9,23 @@ import numpy as np
 from girsanov._core.checks import check_positive, shown
 from girsanov.data.series import TimeSeries
 
-# Two times are one where they differ by rounding: by a few units in the last place of the times themselves, or by this
-# share of the gap beside them, whichever is more. A sum of many steps strays further than the last place.
+# Two times count as equal if they differ by no more than a few units in the last place, or by no more than this share
+# of the adjacent gap. The second rule is needed because a sum of many steps can be off by more than the last place.
 _SAME = 1e-6
 _LAST_PLACES = 4.0
-# What inference holds for every node of a scalar state, in bytes; it grows with the square of the dimension.
+# Bytes that inference needs for each node of a scalar state. The number grows with the square of the dimension.
 _NODE_BYTES = 800
 
 
 class Grid(NamedTuple):
-    """Increasing times (N,), the node of every observation (n,), and how many nodes any series alike can need."""
+    """The nodes of a time grid.
+
+    Attributes:
+        times: times of the nodes, strictly increasing, shape (N,).
+        node: for each observation the index of its node, shape (n,).
+        capacity: the largest number of nodes that a series with as many observations, on the same span and with the
+            same step, can need. Arrays are padded to this length, so that such series share one compiled program.
+    """
 
     times: np.ndarray
     node: np.ndarray
@@ -26,13 +33,13 @@ class Grid(NamedTuple):
 
 
 def rounding(*times: Any) -> float:
-    """How far two times of this size can be apart and still be the same number: 2e-15 near 1, 1e-6 near 1.7e9."""
+    """Return the largest difference by which rounding can separate equal times: about 1e-15 near 1, 1e-6 near 1.7e9."""
     largest = max((float(np.max(np.abs(t))) for t in times if np.size(t)), default=0.0)
     return _LAST_PLACES * float(np.spacing(largest))
 
 
 def locate(nodes: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest node of every time, and whether the two are one but for rounding."""
+    """Return the index of the node nearest to each time, and whether the two are equal up to rounding."""
     index, distance = _nearest(nodes, t)
     gaps = np.concatenate([[np.inf], np.diff(nodes), [np.inf]])
     beside = np.minimum(gaps[index], gaps[index + 1])  # the shorter of the two gaps at that node
@@ -41,7 +48,10 @@ def locate(nodes: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None) -> Grid:
-    """The union of t₀, t₀ + dt, …, t₁ and the observation times, which replace the nodes they coincide with."""
+    """Return the grid of t₀, t₀ + dt, …, t₁ and the observation times. An observation replaces a node at its time.
+
+    The span (t₀, t₁) is by default from the first to the last observation.
+    """
     t0, t1 = _span(series, span)
     check_positive(dt=dt)
     if t1 > t0 and dt > (t1 - t0) * (1 + _SAME):
@@ -63,7 +73,7 @@ def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None
 
 
 def grid_with(series: TimeSeries, dt: float | None, span: Any, at: Any) -> Grid:
-    """The regular grid with further nodes at the times `at`, which lie inside its span."""
+    """Return the regular grid with additional nodes at the times `at`, which must lie inside its span."""
     if dt is None:
         raise ValueError("give dt=, the step of the time grid")
     if at is None:
@@ -85,7 +95,7 @@ def grid_with(series: TimeSeries, dt: float | None, span: Any, at: Any) -> Grid:
 
 
 def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
-    """A regular grid with the step dt, or the times of the user's own."""
+    """Return the regular grid with step `dt`, or the grid whose times the user gives as `grid`."""
     if (dt is None) == (grid is None):
         raise ValueError("give either dt= (the step of the time grid) or grid= (its times)")
     if grid is None:
@@ -97,7 +107,7 @@ def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Gri
 
 
 def given_grid(series: TimeSeries, grid: Any) -> Grid:
-    """A grid of the user's own, which must contain the observation times."""
+    """Return the grid with the times that the user gives. They must contain the observation times."""
     times = series.numbers(grid, "grid")
     if times.ndim != 1 or len(times) < 1:
         raise ValueError(f"grid must have shape (N,) with N ≥ 1, got {times.shape}")
@@ -112,7 +122,7 @@ def given_grid(series: TimeSeries, grid: Any) -> Grid:
         )
     obs = series.times
     node, on = locate(times, obs)
-    # The second of two observations on one node has none of its own.
+    # Two observations cannot share a node: the second one counts as missing from the grid.
     on[1:] &= np.diff(node) > 0
     if not on.all():
         i = int(np.argmin(on))
@@ -125,7 +135,7 @@ def given_grid(series: TimeSeries, grid: Any) -> Grid:
 
 
 def coarsen(grid: Grid, ratio: int) -> Grid:
-    """Every ratio-th node, the observations and the last node."""
+    """Return the grid with only every ratio-th node, the nodes of the observations and the last node."""
     keep = np.zeros(len(grid.times), bool)
     keep[::ratio] = True
     keep[-1] = True
@@ -155,30 +165,30 @@ def _span(series: TimeSeries, span: tuple[float, float] | None) -> tuple[float, 
 
 
 def _grid(times: np.ndarray, node: np.ndarray, capacity: int) -> Grid:
-    """Arrays that nobody can change: a posterior hands them to its user."""
+    """Return a Grid with read-only arrays, because a posterior passes them on to the user."""
     for a in (times, node):
         a.flags.writeable = False
     return Grid(times, node, capacity)
 
 
 def _check_size(dt: float, t0: float, t1: float, steps: float) -> None:
-    """That the nodes differ and fit into memory."""
+    """Raise a ValueError if neighbouring nodes would be equal in float64 or if the nodes do not fit into memory."""
     asks = f"dt = {dt:g} over the span from {shown(t0)} to {shown(t1)} asks for {steps:.3g} nodes"
     if t1 > t0 and dt <= rounding(t0, t1):
         raise ValueError(
-            f"{asks}, closer together than numbers of this size can be told apart ({rounding(t0, t1):.2g}); "
+            f"{asks}, which lie closer together than float64 can tell apart at this size ({rounding(t0, t1):.2g}); "
             "take a larger dt, or subtract the first time from all of them"
         )
     memory = _memory()
     if steps * _NODE_BYTES > memory:
         raise ValueError(
-            f"{asks} and some {steps * _NODE_BYTES / 1e9:.3g} GB, more than the {memory / 1e9:.3g} GB of this machine; "
-            "take a larger dt, or a grid= of your own that is fine only where it has to be"
+            f"{asks} and about {steps * _NODE_BYTES / 1e9:.3g} GB, but this machine has {memory / 1e9:.3g} GB; "
+            "take a larger dt, or give a grid= that is fine only where it needs to be"
         )
 
 
 def _memory() -> float:
-    """Bytes of this machine; infinite where the system does not say."""
+    """Return the bytes of memory of this machine, or infinity if the system does not tell."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
@@ -186,7 +196,7 @@ def _memory() -> float:
 
 
 def _nearest(sorted_times: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the nearest of `sorted_times` for every t, and the distance."""
+    """Return for each t the index of the nearest of `sorted_times`, and the distance to it."""
     right = np.clip(np.searchsorted(sorted_times, t), 1, max(len(sorted_times) - 1, 1))
     left = right - 1
     right = np.minimum(right, len(sorted_times) - 1)

@@ -1,4 +1,4 @@
-"""Observations at irregular times."""
+"""The public type for observations at irregular times."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,24 +12,39 @@ from girsanov.data.dates import are_dates, as_dates, as_numbers
 
 
 class TimeSeries:
-    """Times of shape (n,), strictly increasing, and values of shape (n,) or (n, D).
+    """Observations at irregular times.
 
-    Entries of the values that are NaN, None, masked or pandas' NA are missing.
+    Args:
+        times: strictly increasing times, shape (n,): numbers, or dates or durations together with `unit`.
+        values: observed values, shape (n,) or (n, D). Entries that are NaN, None, masked or pandas' NA are missing.
+        errors: known standard deviations of the values, in the shape of `values`; by default none are known. A Gaussian
+            likelihood adds its variance to their squares.
+        unit: the unit in which dates or durations are counted: "us", "ms", "s", "min", "h", "D" or "W". Leave it out
+            if `times` are numbers.
+        origin: the date that becomes time zero, by default the first of `times`. Give a second series for the same
+            model, such as test data, the same origin.
 
-    Dates are counted in a `unit` ("D", "h", "min", "s", …) since `origin`, by default the first of them; a second
-    series to go with this one takes the same origin.
+    Attributes:
+        times: the times as numbers, shape (n,), read-only float64.
+        values: the values, shape (n, D), read-only float64, NaN where missing.
+        observed: mask of the values that are not missing, shape (n, D), read-only bool.
+        errors: standard deviations of the values, shape (n, D), read-only float64, NaN where missing; or None.
+        unit: the unit of the times, or None if they were given as numbers.
+        origin: the date of time zero as a datetime64 in UTC, or None if the times are not dates.
 
-    `times`, `values` (n, D) and `observed` (n, D) are read-only float64 and bool arrays; `origin` is a datetime64 in
-    UTC, or None where the times are not dates.
+    Raises:
+        ValueError: if the times do not increase, the shapes do not fit, a value is infinite or all are missing, or an
+            error is negative, infinite, or missing where there is a value.
     """
 
     times: np.ndarray
     values: np.ndarray
     observed: np.ndarray
+    errors: np.ndarray | None
     unit: str | None
     origin: np.datetime64 | None
 
-    def __init__(self, times: Any, values: Any, *, unit: str | None = None, origin: Any = None):
+    def __init__(self, times: Any, values: Any, *, errors: Any = None, unit: str | None = None, origin: Any = None):
         t, self.origin = _as_times(times, unit, origin)
         self.unit = unit
         y = as_floats("values", values, missing=True)
@@ -49,13 +64,20 @@ class TimeSeries:
         observed = ~np.isnan(y)
         if not observed.any():
             raise ValueError("every value is missing (NaN): there is nothing to infer from")
+        self.errors = None if errors is None else _as_errors(errors, t, observed)
         for a in (t, y, observed):
             a.flags.writeable = False
         self.times, self.values, self.observed = t, y, observed
 
     @property
     def dim(self) -> int:
+        """D, the number of values at each time."""
         return self.values.shape[1]
+
+    @property
+    def filled(self) -> np.ndarray:
+        """The values with zeros in place of missing ones, for code that uses the mask `observed`."""
+        return np.where(self.observed, self.values, 0.0)
 
     def __len__(self) -> int:
         return len(self.times)
@@ -66,28 +88,77 @@ class TimeSeries:
         return f"TimeSeries(n={len(self)}, D={self.dim}, from {self.times[0]:g} to {self.times[-1]:g}{gone})"
 
     def subset(self, index: Any) -> "TimeSeries":
-        """The observations at `index` (a boolean mask or increasing integers)."""
-        return TimeSeries.counted(self.times[index], self.values[index], self.unit, self.origin)
+        """Select observations.
+
+        Args:
+            index: a boolean mask of shape (n,), increasing integers or a slice.
+
+        Returns:
+            A series of the selected observations, with the same unit and origin.
+        """
+        errors = None if self.errors is None else self.errors[index]
+        return TimeSeries.counted(self.times[index], self.values[index], self.unit, self.origin, errors)
 
     @classmethod
-    def counted(cls, times: Any, values: Any, unit: str | None, origin: np.datetime64 | None) -> "TimeSeries":
-        """Times that are numbers already, counted in a unit since an origin."""
-        series = cls(times, values)
+    def counted(
+        cls, times: Any, values: Any, unit: str | None, origin: np.datetime64 | None, errors: Any = None
+    ) -> "TimeSeries":
+        """Make a series from times that are already numbers of `unit` since `origin`.
+
+        Args:
+            times: strictly increasing numbers, shape (n,).
+            values: observed values, shape (n,) or (n, D).
+            unit: the unit in which the times are counted, or None.
+            origin: the date of time zero in UTC, or None.
+            errors: standard deviations of the values, or None.
+
+        Returns:
+            The series.
+        """
+        series = cls(times, values, errors=errors)
         series.unit, series.origin = unit, origin
         return series
 
     def dates(self, times: Any) -> np.ndarray:
-        """The dates (datetime64, UTC) of times that are counted as this series' are."""
+        """Convert times of this series to dates.
+
+        Args:
+            times: numbers of `unit` since `origin`, shape (n,) or a scalar.
+
+        Returns:
+            The dates as datetime64 in UTC, shape (n,).
+
+        Raises:
+            ValueError: if the series was not made from dates.
+        """
         if self.unit is None or self.origin is None:
             raise ValueError("the times of this series were given as numbers, not as dates")
         return as_dates(times, self.unit, self.origin)
 
     def axis(self, times: Any) -> np.ndarray:
-        """Times for the axis of a plot: dates where the series has them, else the numbers."""
+        """Convert times for the axis of a plot.
+
+        Args:
+            times: numbers of `unit` since `origin`.
+
+        Returns:
+            Dates if the series was made from dates; otherwise the numbers unchanged.
+        """
         return np.asarray(times) if self.origin is None else self.dates(times)
 
     def numbers(self, times: Any, name: str = "times") -> np.ndarray:
-        """Dates as times of this series; numbers stay as they are."""
+        """Convert dates or durations to times of this series.
+
+        Args:
+            times: dates, durations or numbers; numbers are not changed.
+            name: what an error message calls the argument.
+
+        Returns:
+            The times as float64 numbers of `unit` since `origin`.
+
+        Raises:
+            ValueError: if dates are given for a series that was made from numbers or durations.
+        """
         if not are_dates(times):
             return as_floats(name, times)
         if self.unit is None:
@@ -104,16 +175,31 @@ class TimeSeries:
         time: str = "t",
         values: Sequence[str] | str | None = None,
         *,
+        errors: Sequence[str] | str | None = None,
         unit: str | None = None,
         origin: Any = None,
     ) -> "TimeSeries":
-        """Read columns of a CSV file; by default every column but the time is a value. Empty cells are missing.
+        """Read a series from a CSV file with a header.
 
-        With a `unit`, the time column holds dates in ISO 8601. Columns are separated by commas; a row with more fields
-        than the header is an error.
+        Columns are separated by commas. Empty cells and texts such as NA or nan are missing values.
+
+        Args:
+            path: the file; one that ends in .gz, .bz2 or .xz is decompressed.
+            time: name of the time column.
+            values: name or names of the value columns, by default all columns but the time and the errors.
+            errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
+            unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
+            origin: the date that becomes time zero, by default the first date.
+
+        Returns:
+            The series.
+
+        Raises:
+            ValueError: with the line and the column if the file cannot be read, such as for a row with more fields
+                than the header.
         """
-        read = read_csv(path, time, values, dated=unit is not None)
-        return cls(read.times, read.values, unit=unit, origin=origin)
+        read = read_csv(path, time, values, errors, dated=unit is not None)
+        return cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
 
     @classmethod
     def from_dataframe(
@@ -122,13 +208,27 @@ class TimeSeries:
         time: str = "t",
         values: Sequence[str] | str | None = None,
         *,
+        errors: Sequence[str] | str | None = None,
         unit: str | None = None,
         origin: Any = None,
         source: str = "the table",
     ) -> "TimeSeries":
-        """Columns of a pandas table; the time may be its index, by name."""
-        read = read_frame(frame, time, values, unit is not None, source)
-        return cls(read.times, read.values, unit=unit, origin=origin)
+        """Read a series from a pandas table.
+
+        Args:
+            frame: a pandas DataFrame.
+            time: name of the time column, or of the index.
+            values: name or names of the value columns, by default all columns but the time and the errors.
+            errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
+            unit: the unit in which to count the times, such as "D" or "s", if they are dates or durations.
+            origin: the date that becomes time zero, by default the first date.
+            source: what an error message calls the table.
+
+        Returns:
+            The series.
+        """
+        read = read_frame(frame, time, values, errors, unit is not None, source)
+        return cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
 
 
 def _as_times(times: Any, unit: str | None, origin: Any) -> tuple[np.ndarray, np.datetime64 | None]:
@@ -139,6 +239,26 @@ def _as_times(times: Any, unit: str | None, origin: Any) -> tuple[np.ndarray, np
     if origin is not None:
         raise ValueError("origin= goes with unit=, where times are dates")
     return as_floats("times", times), None
+
+
+def _as_errors(errors: Any, t: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """Return the standard deviations as a read-only array (n, D), after checking them."""
+    sd = as_floats("errors", errors, missing=True)
+    sd = sd[:, None] if sd.ndim == 1 else sd
+    if sd.shape != observed.shape:
+        raise ValueError(
+            f"errors must have the shape of the values, {observed.shape}, got {np.shape(errors)}; give one standard "
+            "deviation for each value"
+        )
+    for bad, what in ((np.isnan(sd) & observed, "missing"), (np.isinf(sd), "infinite"), (sd < 0.0, "negative")):
+        if bad.any():
+            i, j = np.argwhere(bad)[0]
+            raise ValueError(
+                f"errors[{i}, {j}] is {what} ({sd[i, j]}) at time {shown(t[i])}; errors are standard deviations: give "
+                "a number that is not negative for each value, or make the value NaN"
+            )
+    sd.flags.writeable = False
+    return sd
 
 
 def _check_times(t: np.ndarray) -> None:
@@ -155,4 +275,4 @@ def _check_times(t: np.ndarray) -> None:
     if (steps == 0).any():
         i = int(np.argmax(steps == 0))
         both = f"times[{i}] and times[{i + 1}] are both {shown(t[i])}"
-        raise ValueError(f"{both}; average repeated observations or put them in columns")
+        raise ValueError(f"{both}; average repeated observations, or give them as separate columns of values")

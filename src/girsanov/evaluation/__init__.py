@@ -1,4 +1,4 @@
-"""Judging a method: splits of a series, scores over folds, and sweeps of many tasks that survive interruption."""
+"""Evaluation of methods: splits of a series, scores over folds, and sweeps of many tasks that can be interrupted."""
 
 from girsanov.evaluation.folds import (
     Score,

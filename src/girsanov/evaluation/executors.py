@@ -1,8 +1,8 @@
-"""Where the calls of a sweep run: in this process, in processes of this machine, or on Dask workers.
+"""Executors, which run the calls of a sweep: in this process, in processes of this machine, or on Dask workers.
 
-Every executor takes a function and its calls, arguments by key, and yields a key and what the call returned, in the
-order in which they finish. A call whose process was lost again and again yields `Lost` instead. An exception of the
-function itself ends the sweep.
+Every executor takes a function and a dictionary of argument tuples by key. It yields the key and the return value of
+each call, in the order in which the calls finish. A call whose process has died repeatedly yields `Lost` instead. An
+exception that the function raises ends the sweep.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from girsanov._core import interrupt
 
 Calls = Mapping[str, tuple]
 
-_FRUITLESS = 2  # rounds in a row in which no call finishes, whereupon the rest is given up
+_FRUITLESS = 2  # after this many rounds in a row in which no call finishes, the remaining calls are given up
 _CONNECT = 10.0  # seconds to wait for a scheduler to answer
-# What the numerical libraries read their number of threads from, OpenMP, OpenBLAS, MKL and Accelerate among them.
+# Environment variables with the number of threads of OpenMP, OpenBLAS, MKL, Accelerate and NumExpr.
 _THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -31,25 +31,32 @@ _THREADS = (
 
 
 class Lost(NamedTuple):
-    """In place of an answer: the processes that ran the call died."""
+    """The answer of a call whose processes died, with the reason."""
 
     reason: str
 
 
-_LOST = Lost("the worker processes died 2 times; was there too little memory?")
+_LOST = Lost("the worker processes died 2 times; check that there is enough memory, or use fewer jobs")
+
+
+def processors() -> int:
+    """Return the number of processors that this process may use, with regard to the limits of a container."""
+    from joblib import cpu_count
+
+    return cpu_count()
 
 
 def in_turn(function: Callable, calls: Calls) -> Iterator[tuple[str, Any]]:
-    """One after the other in this process."""
+    """Run the calls one after the other in this process."""
     for key, arguments in calls.items():
         yield key, function(*arguments)
 
 
 def in_processes(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
-    """In processes of this machine; a pool that dies, for want of memory say, is replaced.
+    """Run the calls in processes of this machine; a pool that dies, for example for lack of memory, is replaced.
 
-    The death of one process ends the calls of the others. Where no call at all has finished, those that were running
-    are tried one by one, each in a process of its own, so that none is given up for the fault of another.
+    When one process dies, the calls in the others end too. Where no call has finished in a round, those that were
+    running are tried one by one, each in a process of its own, so that no call is given up because another one failed.
     """
     left, fruitless = dict(calls), 0
     while left and fruitless < _FRUITLESS:
@@ -58,7 +65,7 @@ def in_processes(function: Callable, calls: Calls, workers: int) -> Iterator[tup
             del left[key]
             finished += 1
             yield key, answer
-        # Calls start in order: what was running is among the first that are left.
+        # Calls start in order, so those that were running are among the first that are left.
         first = list(left)[:workers]
         if not finished:
             for key in first:
@@ -74,14 +81,13 @@ def in_processes(function: Callable, calls: Calls, workers: int) -> Iterator[tup
 
 
 def _one_pool(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
-    """What one pool finishes: everything, or less if a process dies."""
+    """Run the calls in one pool and yield those that finish, which are not all of them if a process dies."""
     from concurrent.futures import as_completed
 
-    from joblib import cpu_count
     from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
-    # A pool of our own rather than joblib's shared one: its processes may have started with other thread limits.
-    limits = thread_limits(max(1, cpu_count() // workers))
+    # joblib's shared pool is not used, because its processes may have started with other thread limits.
+    limits = thread_limits(max(1, processors() // workers))
     parent = os.getpid()
     pool = ProcessPoolExecutor(min(workers, len(calls)), env=limits, initializer=_follow, initargs=(parent,))
     with interrupt.stopping(lambda: _kill(pool)):
@@ -96,7 +102,7 @@ def _one_pool(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[
                 except BrokenProcessPool:
                     continue
                 yield futures[future], answer
-        except BrokenProcessPool:  # it died before everything was submitted
+        except BrokenProcessPool:  # the pool died before all calls were submitted
             return
         finally:
             pool.shutdown(wait=True, kill_workers=True)
@@ -104,7 +110,10 @@ def _one_pool(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[
 
 @contextlib.contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Processes started here do not hear Ctrl-C, which a terminal sends to them too: their parent ends them."""
+    """Make processes that are started inside this context ignore Ctrl-C, which a terminal sends to them too.
+
+    Their parent ends them instead.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -124,9 +133,9 @@ _calling = threading.Lock()
 
 
 def _follow(parent: int) -> None:
-    """In a worker: end the process when its parent is gone, after the call that is running, if one is.
+    """In a worker, end the process when its parent is gone, after the call that is running, if any.
 
-    A pool's processes would otherwise wait for ever for the next call of a parent that was killed.
+    The processes of a pool would otherwise wait forever for the next call of a parent that was killed.
     """
 
     def watch() -> None:
@@ -139,7 +148,7 @@ def _follow(parent: int) -> None:
 
 
 def _call(parent: int, function: Callable, *arguments: Any) -> Any:
-    """In a worker: the call, unless the parent is gone and this one was only waiting in the queue."""
+    """In a worker, run the call, or end the process if the parent is gone while the call was waiting in the queue."""
     with _calling:
         if os.getppid() != parent:
             os._exit(1)
@@ -147,7 +156,7 @@ def _call(parent: int, function: Callable, *arguments: Any) -> Any:
 
 
 def on_scheduler(function: Callable, calls: Calls, address: str) -> Iterator[tuple[str, Any]]:
-    """On the workers of a Dask scheduler that is running already."""
+    """Run the calls on the workers of a Dask scheduler that is running already."""
     from distributed import Client
 
     try:
@@ -160,18 +169,18 @@ def on_scheduler(function: Callable, calls: Calls, address: str) -> Iterator[tup
     with client:
         if not client.ncores():
             warnings.warn(
-                f"the scheduler at {address} has no workers yet, the sweep waits for them: `dask worker {address}`",
+                f"the scheduler at {address} has no workers yet, the sweep waits; start some: `dask worker {address}`",
                 stacklevel=2,
             )
         yield from _submit(client, function, calls)
 
 
 def on_cluster(function: Callable, calls: Calls, workers: int) -> Iterator[tuple[str, Any]]:
-    """On a Dask cluster of this machine, which lives as long as the sweep."""
+    """Run the calls on a Dask cluster of this machine, which is started for the sweep and ends with it."""
     from distributed import Client, LocalCluster
 
     with _deaf_children():
-        # Dask's limit of memory would be a share for each core, which is too little where there are fewer workers.
+        # Dask's default limit of memory is a share for each core, which is too little where there are fewer workers.
         started = LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -185,7 +194,10 @@ def on_cluster(function: Callable, calls: Calls, workers: int) -> Iterator[tuple
 
 
 def _submit(client: Any, function: Callable, calls: Calls) -> Iterator[tuple[str, Any]]:
-    """Dask gives the calls of a worker that died to others; it gives a call up when it has cost several workers."""
+    """Run the calls with a Dask client.
+
+    Dask moves the calls of a worker that died to other workers, and gives a call up when several workers died with it.
+    """
     from distributed import KilledWorker, as_completed
 
     futures = [client.submit(function, *args, key=key, pure=False, retries=2) for key, args in calls.items()]
@@ -194,15 +206,16 @@ def _submit(client: Any, function: Callable, calls: Calls) -> Iterator[tuple[str
         if error is None:
             yield future.key, future.result()
         elif isinstance(error, KilledWorker):
-            yield future.key, Lost(f"Dask gave the task up: {error}")
+            yield future.key, Lost(f"Dask gave up the task because its workers died: {error}")
         else:
             raise error
 
 
 def thread_limits(threads: int) -> dict[str, str]:
-    """Environment of one worker among several: with a core each, they must not all start a thread a core.
+    """Return the environment variables that limit a worker to this many threads.
 
-    XLA reads its flags when JAX is imported, so they have to be there when the process starts.
+    Without them, each of several workers would start as many threads as there are cores. XLA reads its flags when JAX
+    is imported, so they must be set when the process starts.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
     return dict.fromkeys(_THREADS, str(threads)) | {"XLA_FLAGS": flags}

@@ -1,10 +1,11 @@
-"""Sweeps: many tasks, each run once, on one machine or many, and taken up again where they were interrupted."""
+"""Sweeps: many tasks, each run once, on one machine or several; a sweep that was interrupted can be continued."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from girsanov._core.extras import check_extra
 from girsanov._core.progress import reporter
 from girsanov.evaluation import executors
 from girsanov.evaluation.executors import Calls, Lost
@@ -32,18 +33,29 @@ def sweep(
     retry_failed: bool = True,
     progress: bool = True,
 ) -> list[Result]:
-    """Run every task that is not done yet and return the results of all, in the order of `tasks`.
+    """Run every task that is not done yet, and return the results of all tasks.
 
-    Each result is a file in `out`/tasks, written by the process that ran the task. Call `sweep` again after an
-    interruption: what is done is read, not run. (Should this process be killed, its workers finish the task that they
-    are at, and end.) A task that raises is recorded as failed, with its traceback, and
-    stops no other; the next call runs it again, unless `retry_failed` is off.
+    Each result is a file in the folder `out`/tasks, written by the process that ran the task. After an interruption,
+    call `sweep` again: results that are there are read, and their tasks are not run again. If this process is killed,
+    its workers finish their current task and end. A task that raises an exception is recorded as failed, with its
+    traceback; the others go on.
 
-    The tasks run in `jobs` processes of this machine, as many as there are processors by default, and in this process
-    if that is one. `workers=N` starts a Dask cluster of N workers on this machine instead; the calling script then
-    needs an `if __name__ == "__main__":` around its work, as Dask's workers import it. `scheduler="tcp://host:port"`
-    runs the tasks on the workers of a Dask scheduler that is running, on any machines: they must see the folder `out`
-    under the same path and find the tasks' functions; give each of them one thread.
+    Give at most one of `jobs`, `workers` and `scheduler`.
+
+    Args:
+        tasks: the tasks; no two may have the same name, function and settings.
+        out: folder for the results; it is made if it does not exist.
+        jobs: number of processes on this machine; by default the number of processors. With 1, the tasks run in this
+            process. Other numbers need the extra `parallel`.
+        workers: number of workers of a Dask cluster that is started on this machine. Its workers import the calling
+            script, which must keep its work under `if __name__ == "__main__":`.
+        scheduler: address of a running Dask scheduler, "tcp://host:port". Its workers, on any machines, must see the
+            folder `out` under the same path, must find the functions of the tasks, and should have one thread each.
+        retry_failed: whether to run tasks again that failed in an earlier call; default True.
+        progress: whether to show the progress; default True.
+
+    Returns:
+        One result for each task, in the order of `tasks`.
     """
     tasks = list(tasks)
     _check_tasks(tasks)
@@ -65,12 +77,19 @@ def sweep(
                 if say is not None:
                     say(_summary(results, len(tasks)))
     finally:
-        clear_abandoned(folder)  # of workers that died
+        clear_abandoned(folder)  # unfinished files of workers that died
     return [results[_key(task, folder)] for task in tasks]
 
 
 def load_results(out: str | Path) -> list[Result]:
-    """Every result in the folder of a sweep, sorted by the names of the files; broken files are passed over."""
+    """Read every result in the folder of a sweep.
+
+    Args:
+        out: the folder that was given to `sweep`.
+
+    Returns:
+        The results, sorted by the names of their files. Files that cannot be read are left out.
+    """
     folder = Path(out) / "tasks"
     if not folder.is_dir():
         raise ValueError(f"{out} has no folder 'tasks'; give the folder that was `out` of a sweep")
@@ -81,13 +100,13 @@ def load_results(out: str | Path) -> list[Result]:
 def _received(task: Task, out: str, answer: Result | Lost) -> Result:
     if isinstance(answer, Lost):
         return record_lost(task, out, answer.reason)
-    if read_result(task, out) is None:  # a worker of another machine, which does not share this folder
+    if read_result(task, out) is None:  # the worker is on another machine that does not share this folder
         write_result(answer, out)
     return answer
 
 
 def _key(task: Task, out: str) -> str:
-    """What names a call to the executors. Dask runs one call a key, so that it has to differ between folders."""
+    """Return the key of a task's call. Dask runs one call for each key, so it must differ between folders."""
     return str(result_path(task, out))
 
 
@@ -119,14 +138,16 @@ def _executor(
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} exclude each other: tasks run in one place, give only one of them")
     if scheduler is not None:
+        check_extra("distributed", "sweep(scheduler=...)")
         return partial(executors.on_scheduler, address=scheduler)
     for name, number in (("jobs", jobs), ("workers", workers)):
         if number is not None and number < 1:
             raise ValueError(f"{name} is {number}; give a number of processes, at least 1")
     if workers is not None:
+        check_extra("distributed", "sweep(workers=...)")
         return partial(executors.on_cluster, workers=workers)
+    if jobs != 1:
+        check_extra("joblib", "sweep with jobs other than 1")
     if jobs is None:
-        from joblib import cpu_count
-
-        jobs = cpu_count()
+        jobs = executors.processors()
     return executors.in_turn if jobs == 1 else partial(executors.in_processes, workers=jobs)

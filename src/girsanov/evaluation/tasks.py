@@ -1,4 +1,4 @@
-"""The tasks of a sweep and their results: what is checked, what is written, and how one task is run."""
+"""The tasks of a sweep and their results: how they are checked, run, written and read."""
 
 import contextlib
 import functools
@@ -30,10 +30,13 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Task:
-    """One call `function(**settings)` of a sweep, under a name that is part of a file's name.
+    """One task of a sweep: the call `function(**settings)`.
 
-    `function` is "package.module:function", so that any process can find it; it returns a dictionary of what JSON
-    can hold, or None. Arrays in the settings become lists.
+    Args:
+        name: name of the task, which is part of the name of its file: up to 100 letters, digits, '.', '_' and '-'.
+        function: "package.module:function", so that any process can import it. The function returns None or a
+            dictionary of numbers, text, lists and dictionaries.
+        settings: arguments of the function, by name: numbers, text, lists and dictionaries. Arrays become lists.
     """
 
     name: str
@@ -43,19 +46,19 @@ class Task:
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
             raise ValueError(
-                f"the name of a task is {self.name!r}; it is part of a file's name: use up to 100 letters, digits, "
-                "'.', '_' and '-', a letter or digit first"
+                f"the name of a task is {self.name!r}, which cannot be part of a file's name: use up to 100 letters, "
+                "digits, '.', '_' and '-', with a letter or digit first"
             )
         if not (isinstance(self.function, str) and _FUNCTION.fullmatch(self.function)):
             raise ValueError(f"task {self.name}: function is {self.function!r}; write 'package.module:function'")
         if not isinstance(self.settings, Mapping):
             raise ValueError(f"task {self.name}: settings must be a dictionary, got {type(self.settings).__name__}")
-        # A copy, so that what the caller does to the dictionary later cannot change the digest.
+        # This is a copy, so that later changes of the caller's dictionary cannot change the digest.
         object.__setattr__(self, "settings", _plain(self.settings, f"task {self.name}: settings", finite=True))
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of function and settings as canonical JSON. The name and the order of the settings do not matter."""
+        """SHA-256 of the function and the settings; the task's name and the order of the settings do not matter."""
         content = {"function": self.function, "settings": self.settings}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -68,9 +71,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a task: its value if it is done, the traceback if it failed.
+    """The result of a task.
 
-    In `value`, as in the file, a number that is not finite is None.
+    Attributes:
+        task: the task.
+        status: "done" or "failed".
+        value: what the function returned, if it is done. A number that is not finite is None.
+        error: the traceback, or the reason, if it failed.
+        seconds: duration of the call.
+        versions: versions of Python and of the packages that were used.
+        started: time at which the call began, in UTC, ISO 8601.
     """
 
     task: Task
@@ -83,10 +93,12 @@ class Result:
 
 
 def find_function(task: Task) -> Callable[..., Any]:
-    """The function that the task names; a ValueError if there is none."""
+    """Return the function that the task names; raise a ValueError if there is none."""
     module, name = task.function.split(":")
     if module == "__main__":
-        raise ValueError(f"task {task.name}: {task.function} is known to this process only; move it to a module")
+        raise ValueError(
+            f"task {task.name}: other processes cannot import {task.function} from a script; move it to a module"
+        )
     try:
         function = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
@@ -97,7 +109,7 @@ def find_function(task: Task) -> Callable[..., Any]:
 
 
 def run_task(task: Task, out: str) -> Result:
-    """Run the task and write its result, unless it is done already; runs in whatever process does the work."""
+    """Run the task in this process and write its result; if it is done already, return the earlier result."""
     with _alone(task, out):
         _clear(task, out)
         earlier = read_result(task, out)
@@ -109,7 +121,7 @@ def run_task(task: Task, out: str) -> Result:
 
 
 def record_lost(task: Task, out: str, reason: str) -> Result:
-    """Record as failed a task whose process was lost, unless it was done before that."""
+    """Record that a task failed because its process died; if it is done already, return the earlier result."""
     with _alone(task, out):
         _clear(task, out)
         earlier = read_result(task, out)
@@ -121,16 +133,18 @@ def record_lost(task: Task, out: str, reason: str) -> Result:
 
 
 def result_path(task: Task, out: str) -> Path:
+    """Return the path of the task's result file."""
     return Path(out) / "tasks" / f"{task.stem}.json"
 
 
 def read_result(task: Task, out: str) -> Result | None:
-    """The result on file; None where there is none, or where the file is broken or of another task."""
+    """Read the result of a task; None if there is no file, if it cannot be read, or if it is of another task."""
     result = parse_result(result_path(task, out))
     return result if result is not None and result.task.digest == task.digest else None
 
 
 def parse_result(path: Path) -> Result | None:
+    """Read a result file; None if there is none or if it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         task = Task(**content.pop("task"))
@@ -142,7 +156,7 @@ def parse_result(path: Path) -> Result | None:
 
 
 def write_result(result: Result, out: str) -> None:
-    """Write the file in one step: whoever looks sees all of it or nothing, whenever the process is killed."""
+    """Write the result file atomically: even if the process is killed, a reader finds all of the file or none."""
     path = result_path(result.task, out)
     path.parent.mkdir(parents=True, exist_ok=True)
     task = {"name": result.task.name, "function": result.task.function, "settings": result.task.settings}
@@ -160,7 +174,7 @@ def write_result(result: Result, out: str) -> None:
 
 
 def clear_abandoned(out: str) -> None:
-    """Remove what writers of this machine left behind when they were killed; what others are writing stays."""
+    """Remove unfinished files of processes of this machine that were killed; files that are being written stay."""
     for path in (Path(out) / "tasks").glob(".*.tmp"):
         *_, host, writer, _ = path.stem.split(".")
         if host == _host() and writer.isdigit() and not _runs(int(writer)):
@@ -168,7 +182,7 @@ def clear_abandoned(out: str) -> None:
 
 
 def _clear(task: Task, out: str) -> None:
-    """The same for one task, whose lock is held: whoever began its file, on any machine, is gone."""
+    """Remove unfinished files of one task, whose lock is held, so that no process on any machine is writing them."""
     for path in (Path(out) / "tasks").glob(f".{task.stem}.*.tmp"):
         path.unlink(missing_ok=True)
 
@@ -178,13 +192,13 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # of another user, or a system that does not say
+    except OSError:  # a process of another user, or a system that does not tell
         pass
     return True
 
 
 def _host() -> str:
-    """The name of this machine, as a part of a file's name."""
+    """Return the name of this machine, in a form that can be part of a file's name."""
     return re.sub(r"[^A-Za-z0-9-]", "-", platform.node()) or "unknown"
 
 
@@ -194,9 +208,12 @@ def _attempt(task: Task) -> Result:
     try:
         value = find_function(task)(**task.settings)
         if value is not None and not isinstance(value, Mapping):
-            raise ValueError(f"{task.function} returned a {type(value).__name__}; a task returns a dictionary or None")
+            raise ValueError(
+                f"{task.function} returned a {type(value).__name__}; the function of a task must return a dictionary "
+                "or None"
+            )
         value = None if value is None else _plain(value, "value", finite=False)
-    except (Exception, SystemExit):  # a task that leaves by sys.exit must not take its worker along
+    except (Exception, SystemExit):  # a task that calls sys.exit must not end its worker
         value, error = None, traceback.format_exc()
     seconds = time.perf_counter() - begun
     return Result(task, "failed" if error else "done", value, error, seconds, versions_now(), started)
@@ -204,20 +221,20 @@ def _attempt(task: Task) -> Result:
 
 @contextlib.contextmanager
 def _alone(task: Task, out: str) -> Iterator[None]:
-    """Hold the task's lock, which the system releases when a process dies.
+    """Hold the lock of a task, which the operating system releases when the process dies.
 
-    A worker can outlive the sweep that started it, or be given up by a scheduler that lost sight of it. Whoever takes
-    the task over waits here for that worker, and then finds its result.
+    A worker can outlive the sweep that started it, or be given up by a scheduler that has lost contact with it. A
+    process that takes over the task waits here for that worker, and then finds its result.
     """
     try:
         import fcntl
-    except ImportError:  # no such locks on Windows: there a task may run twice, its file still is whole
+    except ImportError:  # Windows has no such locks: a task may run twice there, but its file is still written whole
         yield
         return
     folder = Path(out) / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{task.stem}.lock").open("w") as file:
-        with contextlib.suppress(OSError):  # a network file system without locks: as on Windows
+        with contextlib.suppress(OSError):  # a network file system without locks is treated like Windows
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -227,9 +244,9 @@ def _now() -> str:
 
 
 def _plain(value: Any, place: str, *, finite: bool) -> Any:
-    """The same content as JSON has it; a ValueError names the place of what JSON cannot hold.
+    """Convert a value to types that JSON can store; a ValueError names the place of one that it cannot.
 
-    A number that is not finite is an error if they have to be `finite`, else None.
+    A number that is not finite is an error if `finite` is true, and becomes None otherwise.
     """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -242,10 +259,10 @@ def _plain(value: Any, place: str, *, finite: bool) -> Any:
         return [_plain(v, f"{place}[{i}]", finite=finite) for i, v in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         if finite:
-            raise ValueError(f"{place} is {value}; JSON has finite numbers only: use None or text")
+            raise ValueError(f"{place} is {value}; JSON can store finite numbers only: use None or text")
         return None
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(
-        f"{place} is a {type(value).__name__}, which JSON cannot hold; use numbers, text, lists and dictionaries"
+        f"{place} is a {type(value).__name__}, which JSON cannot store; use numbers, text, lists and dictionaries"
     )

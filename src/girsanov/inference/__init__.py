@@ -1,5 +1,5 @@
-"""From a model and data to q: the bound, its gradient, and the algorithms that climb it.
+"""Variational inference: the evidence bound of a Gaussian q, its gradient, and the algorithms that maximise it.
 
-`objective` has what a run works on and what it maximises. `loop` drives every algorithm; each has a module of
-its own. Nothing here prints, warns or knows what a user sees: that is `girsanov.result`.
+`objective` defines the problem that a run solves and the bound that it maximises. `loop` drives every algorithm; each
+algorithm has a module of its own. Nothing here prints or warns; what a user sees is made in `girsanov.result`.
 """

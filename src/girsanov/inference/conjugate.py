@@ -1,11 +1,11 @@
-"""Conjugate directions in the information geometry: the default, accelerated algorithm.
+"""The default, accelerated algorithm of CVI-DP: conjugate gradients with the natural gradient.
 
-The natural gradient of the bound is r = g(η) − η, a direction in natural parameters; the ordinary gradient is F r with
-F = ∂μ/∂η the Fisher matrix, one tangent pass of the smoother. Directions are combined by Polak–Ribière+,
-    d ← r + β d,   β = max(0, (r − r_old)ᵀF r / (r_oldᵀ F_old r_old)),
-and since F is symmetric that one product also gives the slope of the bound along the old and the new direction. A
-line is searched by backtracking with quadratic interpolation; when the slope at the accepted point is still large, the
-line is followed once more, to where the two slopes say it is zero.
+The natural gradient of the bound is r = g(η) − η, a direction in natural parameters. The ordinary gradient is F r,
+where F = ∂μ/∂η is the Fisher matrix; one tangent pass of the smoother computes it. Directions are combined by
+Polak–Ribière+,
+    d ← r + β d,   β = max(0, (r − r_old)ᵀF r / (r_oldᵀ F_old r_old)).
+Since F is symmetric, the one product F r also gives the slope of the bound along the old and the new direction.
+`line_search` finds the step along a direction.
 """
 
 from typing import Any
@@ -18,154 +18,144 @@ from jaxtyping import Bool, Float, Int
 from girsanov._core.types import Array
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, tangent
-from girsanov.inference.loop import (
-    Algorithm,
-    Carry,
-    Limits,
-    Record,
-    begin_chain,
-    evaluate_trial,
-    rounding,
-    select,
-    settle,
-)
-from girsanov.inference.objective import Problem
+from girsanov.inference import loop
+from girsanov.inference.line_search import Line, Outcome, brings_enough, first_step, judge, new_line, same_line
+from girsanov.inference.loop import Algorithm, Carry, Limits, Record, Trial, select
+from girsanov.inference.objective import Posed
 from girsanov.inference.status import Status
 
-_ARMIJO = 1e-4  # share of the predicted rise that a step must bring
-_STEEP = 0.3  # share of the slope that may be left at the end of a line
-_MAX_BACKTRACKS = 12
-_MAX_IDLE = 3
-_QUADRATURE_ERROR = 1e3  # tolerances that rᵀFr may keep when the bound cannot be raised any more
-_STEPS = (0.05, 2.0)  # range of the first step of a new line
+_MAX_IDLE = 3  # lines in a row with a gain below the tolerance, after which the run ends
+_QUADRATURE_ERROR = 1e3  # a run that cannot raise the bound has converged if rᵀFr is below this multiple of tolerance
+
+
+class Products(eqx.Module):
+    """Inner products with F r at the current chain.
+
+    Attributes:
+        slope: dᵀFr, the slope of the bound along the direction d.
+        norm: rᵀFr.
+        cross: r_oldᵀFr, where r_old is the natural gradient at the beginning of the line.
+    """
+
+    slope: Float[Array, ""]
+    norm: Float[Array, ""]
+    cross: Float[Array, ""]
 
 
 class ConjugateCarry(eqx.Module):
+    """The state of the algorithm between two passes.
+
+    Attributes:
+        common: the part that every algorithm has.
+        residual: the natural gradient r at the current chain.
+        direction: the direction d of the current line.
+        line_residual: r at the beginning of the current line.
+        line: the state of the line search.
+        products: inner products with F r at the current chain.
+        next_step: the step size of the first trial on the next line.
+        idle: the number of lines in a row that raised the bound by less than the tolerance.
+    """
+
     common: Carry
-    residual: NaturalChain  # r at the current chain
+    residual: NaturalChain
     direction: NaturalChain
-    line_residual: NaturalChain  # r where this line began
-    line_norm: Float[Array, ""]  # rᵀFr there
-    line_elbo: Float[Array, ""]
-    slope: Float[Array, ""]  # of the bound along the direction, at the current chain
-    norm: Float[Array, ""]  # rᵀFr at the current chain
-    cross: Float[Array, ""]  # line_residualᵀ F r at the current chain
-    step: Float[Array, ""]  # of the next trial
-    line_step: Float[Array, ""]  # gone along this line so far
-    next_step: Float[Array, ""]  # first step of the next line
-    refining: Bool[Array, ""]
-    steepest: Bool[Array, ""]  # whether the direction is r itself
-    backtracks: Int[Array, ""]
-    idle: Int[Array, ""]  # lines in a row that brought less than the tolerance
+    line_residual: NaturalChain
+    line: Line
+    products: Products
+    next_step: Float[Array, ""]
+    idle: Int[Array, ""]
 
 
 class Conjugate(Algorithm):
+    """Conjugate directions with a line search; a line that is completed counts as one iteration."""
+
     engine: Engine = eqx.field(static=True, default="auto")
 
     def common(self, carry: ConjugateCarry) -> Carry:
         return carry.common
 
-    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> ConjugateCarry:
-        first = begin_chain(problem, start, given)
-        zero_chain = 0.0 * first.eta
-        zero, one, no = jnp.zeros(()), jnp.ones(()), jnp.asarray(False)
-        none = jnp.asarray(jnp.inf)  # as the norm of the line before: β = 0, the first line is r itself
+    def begin(self, problem: Posed, start: Any, given: Bool[Array, ""]) -> ConjugateCarry:
+        first = loop.begin_chain(problem, start, given)
+        nothing, zero = 0.0 * first.eta, jnp.zeros(())
+        none = jnp.asarray(jnp.inf)  # an infinite norm of the previous line makes β = 0: the first direction is r
         return ConjugateCarry(
-            first, zero_chain, zero_chain, zero_chain, none, first.elbo, zero, zero, zero, zero, zero, one, no,
-            jnp.asarray(True), jnp.asarray(0), jnp.asarray(0),
-        )  # fmt: skip
+            common=first,
+            residual=nothing,
+            direction=nothing,
+            line_residual=nothing,
+            line=new_line(none, first.elbo, zero, zero, True),
+            products=Products(zero, zero, zero),
+            next_step=jnp.ones(()),
+            idle=jnp.asarray(0),
+        )
 
-    def step(self, problem: Problem, carry: ConjugateCarry, limits: Limits) -> tuple[ConjugateCarry, Record]:
-        at = carry.common
+    def step(self, problem: Posed, carry: ConjugateCarry, limits: Limits) -> tuple[ConjugateCarry, Record]:
+        at, line = carry.common, carry.line
         first = at.iteration < 0
-        a, slope = carry.step, carry.slope
-        trial = evaluate_trial(problem, at.eta + a * carry.direction, self.engine)
+        trial = loop.evaluate_trial(problem, at.eta + line.step * carry.direction, self.engine)
         rise = trial.elbo - at.elbo
-        noise = jnp.where(first, 0.0, rounding(problem, jnp.where(first, 0.0, at.elbo)))
-        # Along r itself any rise will do, a full natural step before all: far from the optimum the slope promises more
-        # than there is, 1e17 nats say where 1e8 are to be had, and no step would bring its share of that.
-        enough = jnp.where(carry.steepest, 0.0, _ARMIJO * a * slope)
-        accept = trial.ok & (first | (rise >= enough - noise))
-
-        def tangent_products():
-            F_r = tangent(trial.eta, trial.residual, self.engine)
-            return inner(carry.direction, F_r), inner(trial.residual, F_r), inner(carry.line_residual, F_r)
-
-        kept = (slope, carry.norm, carry.cross)
-        end_slope, norm, cross = jax.lax.cond(accept, tangent_products, lambda: kept)
-        secant = jnp.where(end_slope < slope, a * slope / (slope - end_slope), 2.0 * a)
-        steep = (jnp.abs(end_slope) > _STEEP * jnp.abs(slope)) & (end_slope < slope)
-        refine = accept & ~first & ~carry.refining & steep
-        turn = (accept & ~refine) | (~accept & carry.refining)
-
+        noise = jnp.where(first, 0.0, loop.rounding(problem, jnp.where(first, 0.0, at.elbo)))
+        accept = trial.ok & (first | brings_enough(line, rise, noise))
+        products = self._products(trial, carry, accept)
+        outcome = judge(line, first, accept, products.slope)
         eta, elbo, moments, sites, residual = select(
             accept,
             (trial.eta, trial.elbo, trial.moments, trial.sites, trial.residual),
             (at.eta, at.elbo, at.moments, at.sites, carry.residual),
         )
-        iteration = at.iteration + turn
+        iteration = at.iteration + outcome.turn
+        new_step = jnp.where(accept & ~line.refining & ~first, first_step(line, products.slope), carry.next_step)
+        beta, turned = _turned(line, products, elbo, new_step)
+        renew = outcome.turn | outcome.restart
+        direction = residual + jnp.where(outcome.turn, beta, 0.0) * carry.direction
+        again = new_line(line.norm, line.elbo, line.norm, jnp.ones(()), True)
+        onwards = same_line(line, outcome, trial.ok, rise, products.slope)
 
-        # A new line from the current chain; or the same line again, with a shorter step after a rejected trial; or from
-        # r itself when the line gives nothing.
-        beta, new_slope, steepest = _new_line(carry, norm, cross, end_slope)
-        next_step = jnp.where(accept & ~carry.refining & ~first, jnp.clip(secant, *_STEPS), carry.next_step)
-        shorter = _shorter_step(trial.ok, rise, slope, a)
-        backtracks = carry.backtracks + 1
-        exhausted = ~accept & ~carry.refining & (backtracks > _MAX_BACKTRACKS)
-        restart = exhausted & ~carry.steepest
-        stalled = exhausted & carry.steepest
-
-        renew = turn | restart
-        direction = select(renew, residual + jnp.where(turn, beta, 0.0) * carry.direction, carry.direction)
-        idle = jnp.where(turn, jnp.where(elbo - carry.line_elbo < limits.tolerance, carry.idle + 1, 0), carry.idle)
-        spent = stalled | (turn & (idle >= _MAX_IDLE))
-        status = _verdict(first, spent, norm, idle, limits, iteration, turn, at.status)
-        status = jnp.where(first & ~accept, int(Status.BAD_START), status)
-
-        follow = jnp.clip(secant, 0.1 * a, 4.0 * a) - a
+        little = elbo - line.elbo < limits.tolerance
+        idle = jnp.where(outcome.turn, jnp.where(little, carry.idle + 1, 0), carry.idle)
+        status = _verdict(first, outcome, products.norm, idle, limits, iteration, at.status)
         new = ConjugateCarry(
-            Carry(eta, elbo, moments, sites, iteration, status),
-            residual,
-            direction,
-            select(renew, residual, carry.line_residual),
-            jnp.where(turn, norm, carry.line_norm),
-            jnp.where(turn, elbo, carry.line_elbo),
-            jnp.where(turn, new_slope, jnp.where(restart, carry.line_norm, end_slope)),
-            norm,
-            cross,
-            jnp.where(turn, next_step, jnp.where(refine, follow, jnp.where(restart, 1.0, shorter))),
-            jnp.where(refine, a, 0.0),
-            next_step,
-            refine,
-            jnp.where(turn, steepest, jnp.where(restart, True, carry.steepest)),
-            jnp.where(accept | restart | turn, 0, backtracks),
-            idle,
+            common=Carry(eta, elbo, moments, sites, iteration, status),
+            residual=residual,
+            direction=select(renew, direction, carry.direction),
+            line_residual=select(renew, residual, carry.line_residual),
+            line=select(outcome.turn, turned, select(outcome.restart, again, onwards)),
+            products=products,
+            next_step=new_step,
+            idle=idle,
         )
-        return new, Record(turn, elbo, carry.line_step + jnp.where(accept, a, 0.0), norm)
+        return new, Record(outcome.turn, elbo, line.gone + jnp.where(accept, line.step, 0.0), products.norm)
+
+    def _products(self, trial: Trial, carry: ConjugateCarry, accept: Bool[Array, ""]) -> Products:
+        """Return the products at the trial where it is accepted, otherwise those at the current chain."""
+
+        def fresh():
+            F_r = tangent(trial.eta, trial.residual, self.engine)
+            return Products(*(inner(v, F_r) for v in (carry.direction, trial.residual, carry.line_residual)))
+
+        kept = Products(carry.line.slope, carry.products.norm, carry.products.cross)
+        return jax.lax.cond(accept, fresh, lambda: kept)
 
 
-def _new_line(carry: ConjugateCarry, norm, cross, end_slope):
-    """Polak–Ribière+: β, the slope along r + β d, and whether the direction fell back to r."""
-    beta = jnp.maximum(0.0, (norm - cross) / carry.line_norm)
-    slope = norm + beta * end_slope
+def _turned(line: Line, at: Products, elbo: Float[Array, ""], step: Float[Array, ""]) -> tuple[Array, Line]:
+    """Return β by Polak–Ribière+ and the line along r + β d; β is zero where the bound would not rise along it."""
+    beta = jnp.maximum(0.0, (at.norm - at.cross) / line.norm)
+    slope = at.norm + beta * at.slope
     steepest = (beta == 0.0) | ~(slope > 0.0)
-    return jnp.where(steepest, 0.0, beta), jnp.where(steepest, norm, slope), steepest
+    line = new_line(at.norm, elbo, jnp.where(steepest, at.norm, slope), step, steepest)
+    return jnp.where(steepest, 0.0, beta), line
 
 
-def _shorter_step(ok, rise, slope, a):
-    """Where the parabola through the start, its slope and the trial has its top; blindly shorter without a trial."""
-    curvature = (rise - slope * a) / a**2
-    top = jnp.where(ok & (curvature < 0.0), -0.5 * slope / curvature, 0.0)
-    return jnp.where(ok, jnp.clip(top, 0.1 * a, 0.5 * a), 0.3 * a)
+def _verdict(first, outcome: Outcome, norm, idle, limits: Limits, iteration, status):
+    """Return the status after a pass.
 
-
-def _verdict(first, spent, norm, idle, limits: Limits, iteration, turn, status):
-    """Converged: the last line and what the next one promises (½rᵀFr) are both below the tolerance.
-
-    Where the bound cannot be raised any more, quadrature error is what is left of r: fine while it is small. A square
-    that rounding made negative is no smaller for it.
+    The run has converged when both the gain of the last line and the predicted gain of the next one, ½rᵀFr, are below
+    the tolerance. Where the bound cannot be raised any more, the rest of r is quadrature error, and the run has
+    converged if it is small. The absolute value of rᵀFr is compared, because rounding can make it negative.
     """
+    spent = outcome.stalled | (outcome.turn & (idle >= _MAX_IDLE))
     converged = ~first & (jnp.abs(norm) < jnp.where(idle > 0, 1.0, 1e-2) * limits.tolerance)
     small = jnp.abs(norm) < _QUADRATURE_ERROR * limits.tolerance
     status = jnp.where(spent, jnp.where(small, int(Status.CONVERGED), int(Status.STALLED)), status)
-    return settle(status, iteration, turn, converged, limits)
+    status = loop.settle(status, iteration, outcome.turn, converged, limits)
+    return jnp.where(first & ~outcome.accept, int(Status.BAD_START), status)

@@ -1,18 +1,19 @@
-"""CVI-DP in continuous time: exact transitions of the linear base, instantaneous sites, the bound by Girsanov.
+"""CVI-DP in continuous time: exact transitions of a linear base SDE, sites per unit of time, the bound by Girsanov.
 
-q is a linear base SDE p_B, dx = (A x + b) dt + L dβ with (A, b) given at the nodes and linear in time between them,
-reweighted by sites per unit of time with half an interval's weight on either end node, and by data sites. Two linear
-SDEs with the same diffusion mix in closed form: (dP₁)^{1−ρ}(dP₂)^ρ is proportional to the SDE with drift
-f̄ = (1−ρ)f₁ + ρf₂ reweighted by exp(−½ρ(1−ρ)∫‖f₁ − f₂‖²_{Q⁻¹}dt), so a damped step needs instantaneous sites only. The
-bound is
-    L = Σ E log p(y|x) − KL(q‖p_B) + ∫ E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²_{Q⁻¹}] dt,   e = f − f_B,
-its second term exact from the chain, the integral by Simpson's rule. Next to a sharp observation q's own drift f_q is
-large in a layer narrower than an interval, but the state is confined as much: with f_q taken at the very ends of the
-interval, E[(f_q − f_B)ᵀQ⁻¹e] stays bounded and smooth there. At the optimum f_B is the linearised drift at the nodes,
-where the cross term vanishes; between them it does not, which the ends alone would not see.
+q is a linear base SDE p_B, dx = (A x + b) dt + L dβ, with (A, b) given at the nodes and linear in time between them. It
+is reweighted by data sites and by sites per unit of time, of which each end of an interval has half the interval's
+weight. The geometric mixture of two linear SDEs with the same diffusion has a closed form: (dP₁)^{1−ρ}(dP₂)^ρ is
+proportional to the SDE with drift f̄ = (1−ρ)f₁ + ρf₂ reweighted by exp(−½ρ(1−ρ)∫‖f₁ − f₂‖²_{Q⁻¹}dt), so a damped step
+needs sites on single states only. The bound is
+    L = Σ E log p(y|x) − KL(q‖p_B) + ∫ E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²_{Q⁻¹}] dt,   e = f − f_B.
+The chain gives its second term exactly; the integral is computed by Simpson's rule. Close to a precise observation q's
+own drift f_q is large in a layer narrower than an interval, but the state varies as little there: with f_q taken at the
+ends of the interval, E[(f_q − f_B)ᵀQ⁻¹e] stays bounded and smooth. At the optimum f_B is the linearised drift at the
+nodes, where the cross term vanishes. Between the nodes it does not vanish, so the midpoints are needed too.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -31,22 +32,30 @@ from girsanov.chain.smoother import Engine
 from girsanov.chain.transitions import Transitions
 from girsanov.inference.expectations import NodeSums, at_nodes, evaluate_drift, node_sums, site_gradient, to_site
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, blank_carry, blank_sites, select, settle
-from girsanov.inference.objective import Problem, data_expectations, starting_sites
-from girsanov.inference.sites import DataSites, DenseSites
+from girsanov.inference.objective import Posed, data_expectations
+from girsanov.inference.sites import DataSites, DenseSites, Sites
+from girsanov.inference.start import starting_sites
 from girsanov.inference.status import Status
 
-# A safeguarded step that moves q outwards, as measured by the decrement, is made smaller; one that moves it far
-# outwards, or out of the densities, is taken back.
+# With a safeguard, the step size shrinks by _DAMPING after a step whose decrement has grown, and grows by _GROWTH
+# otherwise. A step whose decrement grows by more than the factor _FAR, or whose q is no density, is rejected, and the
+# step size shrinks by _SHRINKAGE.
 _GROWTH, _DAMPING, _SHRINKAGE = 1.1, 0.7, 0.5
 _FAR = 4.0
-_SLACK = 1.0  # nats that a step may lower the bound, which is not quite what the sites, trapezoidal, climb
-_SMALLEST = 1e-5
-_LOST = 3e-5  # share of a variance, by this estimate, from which results were seen to be off by thirty times as much
-_UNSTABLE = 2.0  # Δ times the drift's rate from where on Euler's scheme grows without bound
+_SLACK = 1.0  # nats by which a step may lower the bound: the sites follow its trapezoidal approximation
+_SMALLEST = 1e-5  # the run has stalled when its step size falls below this
+_LOST = 3e-5  # largest estimated rounding error as a share of a variance; actual errors were up to thirty times larger
+_UNSTABLE = 2.0  # Euler's scheme is unstable where Δ times the rate of the drift exceeds this
 
 
 class ContinuousSites(eqx.Module):
-    """Base drift at every node, sites per unit of time at the two ends of every interval, and data sites."""
+    """The parts of q in continuous time.
+
+    Attributes:
+        base: the base drift A x + b at every node.
+        left, right: dense sites per unit of time at the left and the right end of every interval.
+        data: the data sites.
+    """
 
     base: Linearisation
     left: DenseSites
@@ -54,9 +63,9 @@ class ContinuousSites(eqx.Module):
     data: DataSites
 
 
-def compose_continuous(problem: Problem, sites: ContinuousSites, transition: Transition) -> NaturalChain:
-    """Natural parameters of the nodes: exact transitions of the base, sites with half an interval's weight."""
-    inside = problem.in_chain
+def compose_continuous(problem: Posed, sites: ContinuousSites, transition: Transition) -> NaturalChain:
+    """Return the natural parameters of q at the nodes, from the exact transitions of the base and all sites."""
+    inside = problem.data.in_chain
     initial = problem.model.initial_state()
     T, c, W = transition.Phi, transition.c, jnp.where(inside[1:], inverse(transition.Sigma)[0], 0.0)
     chain = linear_chain(T, c, W, jnp.asarray(initial.mean), inverse(jnp.asarray(initial.cov))[0])
@@ -65,19 +74,19 @@ def compose_continuous(problem: Problem, sites: ContinuousSites, transition: Tra
     return NaturalChain(chain.h + at_nodes.h, J, chain.K)
 
 
-def _on_nodes(problem: Problem, sites: ContinuousSites) -> Message:
-    """All sites of every node."""
-    d, N = problem.model.dim, problem.times.shape[0]
-    half = 0.5 * jnp.where(problem.in_chain[1:], problem.gaps, 0.0)
+def _on_nodes(problem: Posed, sites: ContinuousSites) -> Message:
+    """Return the sum of all sites on every node; dense sites have the weight of half an interval."""
+    d, N = problem.model.dim, problem.data.times.shape[0]
+    half = 0.5 * jnp.where(problem.data.in_chain[1:], problem.data.gaps, 0.0)
     h, J = jnp.zeros((d, N)), jnp.zeros((d, d, N))
     h = h.at[:, :-1].add(half * sites.left.potential).at[:, 1:].add(half * sites.right.potential)
     J = J.at[..., :-1].add(half * sites.left.precision).at[..., 1:].add(half * sites.right.precision)
-    h = h.at[:, problem.node].add(sites.data.potential)
-    return Message(h, J.at[..., problem.node].add(sites.data.precision))
+    h = h.at[:, problem.data.node].add(sites.data.potential)
+    return Message(h, J.at[..., problem.data.node].add(sites.data.precision))
 
 
 def mix(Q_inv: Float[Array, "d d"], old: ContinuousSites, new: ContinuousSites, rho) -> ContinuousSites:
-    """The exact geometric mixture of two such processes."""
+    """Return the exact geometric mixture of two processes, with weights 1 − ρ for `old` and ρ for `new`."""
     dA, db = new.base.A - old.base.A, new.base.b - old.base.b
     Q_dA = matmul(Q_inv[:, :, None], dA)
     apart = DenseSites(
@@ -102,7 +111,7 @@ def mix(Q_inv: Float[Array, "d d"], old: ContinuousSites, new: ContinuousSites, 
 
 
 class _End(eqx.Module):
-    """One end of every interval, or several: x = m + Lξ, q's drift f_q = c + aξ there, and the sums over the nodes."""
+    """A point of every interval: the state x = m + Lξ, q's drift f_q = c + aξ, and sums over the quadrature nodes."""
 
     m: Float[Array, "d M"]
     L: Float[Array, "d d M"]
@@ -115,14 +124,14 @@ class _End(eqx.Module):
 
 
 def _site(end: _End, Q_inv, base: Linearisation) -> DenseSites:
-    """μ-gradient of E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²] with f_q and the base held fixed."""
+    """Return the site given by the μ-gradient of E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²], with f_q and the base held fixed."""
     v0, v1 = matvec(base.A, end.m) + base.b, matmul(base.A, end.L)
     w1, w2 = site_gradient(end.sums, Q_inv, end.c, end.a, v0, v1)
     return to_site(w1, w2, end.m, blocks.inverse_lower(end.L))
 
 
 def _value(end: _End, Q_inv, base: Linearisation) -> Float[Array, " M"]:
-    """E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²_{Q⁻¹}]."""
+    """Return E[(f_q − f_B)ᵀQ⁻¹e − ½‖e‖²_{Q⁻¹}]."""
     Qi = Q_inv[:, :, None]
     v0, v1 = matvec(base.A, end.m) + base.b, matmul(base.A, end.L)
     constant, linear = ((end.c - 0.5 * v0) * matvec(Qi, v0)).sum(0), ((end.a - 0.5 * v1) * matmul(Qi, v1)).sum((0, 1))
@@ -135,21 +144,26 @@ def _linearised(end: _End) -> Linearisation:
 
 
 def _joined(left: Linearisation, right: Linearisation, inside: Bool[Array, " N"]) -> Linearisation:
-    """The linearisations at all nodes, from those at either end of every interval."""
+    """Return the linearisation at all nodes, from those at the left and the right end of every interval."""
     A, b = jnp.concatenate([left.A, right.A[..., -1:]], -1), jnp.concatenate([left.b, right.b[..., -1:]], -1)
     return Linearisation(jnp.where(inside, A, 0.0), jnp.where(inside, b, 0.0))
 
 
 def at_all_nodes(base: Linearisation) -> Linearisation:
-    """A base given for every step as one given at every node, the last step's also at its end."""
+    """Convert a base drift given for every step to one given at every node; the last node repeats the last step's."""
     A, b = base.A, base.b
     if A.shape[-1] == 0:
         return Linearisation(jnp.zeros((*A.shape[:-1], 1)), jnp.zeros((*b.shape[:-1], 1)))
     return Linearisation(jnp.concatenate([A, A[..., -1:]], -1), jnp.concatenate([b, b[..., -1:]], -1))
 
 
+def from_discrete(sites: Sites) -> ContinuousSites:
+    """Use the sites of a discretised model as sites of the SDE; per unit of time they are equal up to O(dt)."""
+    return ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
+
+
 def _drift(message: Message, base: Linearisation, Q: Float[Array, "d d"], valid: Bool[Array, " M"]) -> Linearisation:
-    """q's own drift, f_q = f_B + Q(h − Jx), where the message has all that comes later."""
+    """Return q's own drift f_q = f_B + Q(h − Jx), where (h, J) is the message from everything later in time."""
     A, b = base.A - matmul(Q[:, :, None], message.J), base.b + matvec(Q[:, :, None], message.h)
     return Linearisation(jnp.where(valid, A, 0.0), jnp.where(valid, b, 0.0))
 
@@ -158,15 +172,15 @@ def _halfway(base: Linearisation) -> Linearisation:
     return jax.tree.map(lambda a: 0.5 * (a[..., LEFT] + a[..., RIGHT]), base)
 
 
-def _initial(problem: Problem) -> Transition:
+def _initial(problem: Posed) -> Transition:
     state = problem.model.initial_state()
     cov = jnp.asarray(state.cov)
     return Transition(jnp.zeros_like(cov), jnp.asarray(state.mean), cov)
 
 
-def _middle(problem: Problem, q: Moments, halves: tuple, right: Message) -> tuple[Array, Array, Message]:
-    """The middle of every interval: its moments, through the first half, and its message, through the second."""
-    valid = problem.in_chain[1:]
+def _middle(problem: Posed, q: Moments, halves: tuple, right: Message) -> tuple[Array, Array, Message]:
+    """Return the moments at the middle of every interval, and the message from everything later in time."""
+    valid = problem.data.in_chain[1:]
     first, second = whitened(halves[0]), whitened(halves[1])
     message = back(second, tilt(second, right))
     m, S = moved(reweighted(first, tilt(first, message)), q.m[:, :-1], q.S[..., :-1])
@@ -174,25 +188,35 @@ def _middle(problem: Problem, q: Moments, halves: tuple, right: Message) -> tupl
 
 
 def _along(*parts):
-    """The same of several stretches of lanes, one after the other."""
+    """Concatenate pytrees of arrays along the time axis, which is the last one."""
     return jax.tree.map(lambda *a: jnp.concatenate(a, -1), *parts)
 
 
-def _ends(problem: Problem, base: Linearisation, q: Moments, middle: tuple, left: Message, right: Message) -> _End:
-    """The left ends of all intervals, the right ends, and the middles: one after the other in one array."""
-    Q, valid = jnp.asarray(problem.model.diffusion), problem.in_chain[1:]
+def _ends(problem: Posed, base: Linearisation, q: Moments, middle: tuple, left: Message, right: Message):
+    """Evaluate the left ends, the right ends and the middles of all intervals, one after the other in one array.
+
+    Returns:
+        The ends, and q's own drift at them.
+    """
+    noise, valid = problem.model.noise, problem.data.in_chain[1:]
     m, S = _along((q.m, q.S), middle[:2])
     L = blocks.cholesky(S)
-    times = jnp.concatenate([problem.times, problem.times[:-1] + 0.5 * problem.gaps])
+    times = jnp.concatenate([problem.data.times, problem.data.times[:-1] + 0.5 * problem.data.gaps])
     f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, m, L), times)
-    N = problem.times.shape[0]
+    N = problem.data.times.shape[0]
     m, L, f = (jnp.concatenate([a[..., : N - 1], a[..., 1:N], a[..., N:]], -1) for a in (m, L, f))
-    f_q = _drift(_along(left, right, middle[2]), base, Q, jnp.concatenate([valid] * 3))
+    f_q = _drift(_along(left, right, middle[2]), base, jnp.asarray(noise.Q), jnp.concatenate([valid] * 3))
     c, a = matvec(f_q.A, m) + f_q.b, matmul(f_q.A, L)
-    return _End(m, L, c, a, node_sums(problem.rule, inverse(Q)[0], f, at_nodes(problem.rule, c, a)))
+    return _End(m, L, c, a, node_sums(problem.rule, noise.precision, f, at_nodes(problem.rule, c, a))), f_q
 
 
 class ContinuousTrial(eqx.Module):
+    """One evaluated q: its bound, moments and transitions, and the sites (`target`) given by the gradient of the bound.
+
+    `ok` says whether q is a density with a finite bound. `lost` is the largest share of a variance that rounding may
+    have changed.
+    """
+
     sites: ContinuousSites
     eta: NaturalChain
     ok: Bool[Array, ""]
@@ -200,100 +224,179 @@ class ContinuousTrial(eqx.Module):
     target: ContinuousSites
     moments: Moments
     steps: Transitions
-    lost: Float[Array, ""]  # share of a variance that rounding may have taken, at the worst
+    lost: Float[Array, ""]
+    own: Linearisation  # q's own drift at the left and then at the right ends of all intervals
 
 
-def evaluate_continuous(problem: Problem, sites: ContinuousSites) -> ContinuousTrial:
-    """The bound at these sites, and the sites that its gradient asks for."""
-    Q, valid = jnp.asarray(problem.model.diffusion), problem.in_chain[1:]
+class Process(NamedTuple):
+    """What `distance` compares: a process by its natural parameters, moments, and own drift at the ends."""
+
+    eta: NaturalChain
+    moments: Moments
+    own: Linearisation
+
+
+def distance(problem: Posed, one: Process, other: Process) -> Float[Array, ""]:
+    """Return the symmetrised Kullback–Leibler divergence of two processes, in nats.
+
+    It is ⟨η − η', μ − μ'⟩. If the noise is singular, η has entries of size Δ⁻³ and more, whose rounding errors would
+    hide it; then it is ½∫(E + E')‖f_q − f_q'‖²_{Q⁺} dt by the trapezoidal rule, with that of the initial states.
+    """
+    if not problem.model.noise.is_singular:
+        return inner(one.eta - other.eta, expectations(one.moments) - expectations(other.moments))
+    dA, db = one.own.A - other.own.A, one.own.b - other.own.b
+    Q_inv, valid = problem.model.noise.precision[:, :, None], problem.data.in_chain[1:]
+
+    def square(q: Moments):
+        m, S = (jnp.concatenate([a[..., LEFT], a[..., RIGHT]], -1) for a in (q.m, q.S))
+        f = matvec(dA, m) + db
+        return (f * matvec(Q_inv, f)).sum(0) + (matmul(Q_inv, dA) * matmul(dA, S)).sum((0, 1))
+
+    along = 0.25 * problem.data.gaps * (square(one.moments) + square(other.moments)).reshape(2, -1)
+    (m, S), (k, R) = ((q.m[:, 0], q.S[..., 0]) for q in (one.moments, other.moments))
+    S_inv, R_inv = inverse(S)[0], inverse(R)[0]
+    spread = ((S_inv * R).sum() + (R_inv * S).sum()) - 2.0 * len(m)
+    return jnp.where(valid, along, 0.0).sum() + 0.5 * (spread + (m - k) @ (S_inv + R_inv) @ (m - k))
+
+
+def followed(problem: Posed, base: Linearisation) -> Linearisation:
+    """Return the base drift with the drift's own value in every direction without noise, where it is affine.
+
+    Two processes have densities relative to each other only if they agree in these directions.
+    """
+    if not problem.model.noise.is_singular:
+        return base
+    drift, x = problem.model.drift, jnp.asarray(problem.model.initial_state().mean)
+    A = jax.vmap(lambda t: jax.jacfwd(drift)(x, t), out_axes=-1)(problem.data.times)
+    b = jax.vmap(lambda t: drift(x, t), out_axes=-1)(problem.data.times) - matvec(A, x[:, None])
+    silent = (jnp.eye(len(x)) - jnp.asarray(problem.model.noise.Q) @ problem.model.noise.precision)[:, :, None]
+    inside = problem.data.in_chain
+    return Linearisation(
+        jnp.where(inside, base.A + matmul(silent, A - base.A), base.A),
+        jnp.where(inside, base.b + matvec(silent, b - base.b), base.b),
+    )
+
+
+def envelope(problem: Posed, sites: ContinuousSites) -> Float[Array, ""]:
+    """Return the bound at the sites of a converged run, for derivatives in the model's parameters.
+
+    The sites follow the trapezoidal rule and the bound follows Simpson's, so its derivative in the sites is not quite
+    zero. With the sites held fixed, the derivative in a parameter would lack the part that goes through them. The sites
+    after k more steps have it up to the k-th power of a step's own derivative, which is between −½ and ½ in most
+    directions; the weights below make the sum of the two remainders small there.
+    """
+    first = evaluate_continuous(problem, evaluate_continuous(problem, sites).target)
+    return (first.elbo + 2.0 * evaluate_continuous(problem, first.target).elbo) / 3.0
+
+
+def evaluate_continuous(problem: Posed, sites: ContinuousSites) -> ContinuousTrial:
+    """Return the bound at these sites, and the sites given by its gradient."""
+    noise, valid = problem.model.noise, problem.data.in_chain[1:]
+    sites = eqx.tree_at(lambda s: s.base, sites, followed(problem, sites.base))
     left, right = (jax.tree.map(lambda a: jnp.where(valid, a, 0.0), sites.base[end]) for end in (LEFT, RIGHT))
-    halves = half_transitions((left.A, right.A), (left.b, right.b), Q, problem.gaps)
+    halves = half_transitions((left.A, right.A), (left.b, right.b), jnp.asarray(noise.Q), problem.data.gaps)
+    if noise.is_singular:  # without a drift, singular noise does not reach all states: padding has noise of its own
+        halves = tuple(
+            half._replace(Sigma=jnp.where(valid, half.Sigma, blocks.eye_like(half.Sigma))) for half in halves
+        )
     transition = after(*halves)
     result = reweight(_initial(problem), transition, _on_nodes(problem, sites), valid)
-    q, Q_inv, M = result.moments, inverse(Q)[0], problem.gaps.shape[0]
+    q, Q_inv, M = result.moments, noise.precision, problem.data.gaps.shape[0]
     middle = _middle(problem, q, halves, result.right)
     bases = _along(left, right, _halfway(sites.base))
-    ends = _ends(problem, bases, q, middle, result.left, result.right)
+    ends, own = _ends(problem, bases, q, middle, result.left, result.right)
     data, log_likelihood = data_expectations(problem, q)
     values = _value(ends, Q_inv, bases).reshape(3, M)
-    integral = problem.gaps / 6.0 * (values[0] + values[1] + 4.0 * values[2])
+    integral = problem.data.gaps / 6.0 * (values[0] + values[1] + 4.0 * values[2])
     elbo = log_likelihood - result.divergence + jnp.where(valid, integral, 0.0).sum()
 
     both = ends[: 2 * M]
     found = _linearised(both)
-    base = _joined(found[:M], found[M:], problem.in_chain)
+    base = _joined(found[:M], found[M:], problem.data.in_chain)
     site = _site(both, Q_inv, _along(base[LEFT], base[RIGHT]))
     site = jax.tree.map(lambda a: jnp.where(jnp.concatenate([valid, valid]), a, 0.0), site)
     at_left, at_right = (jax.tree.map(lambda a, n=n: a[..., n], site) for n in (slice(M), slice(M, None)))
     target = ContinuousSites(base, at_left, at_right, data)
     eta = compose_continuous(problem, sites, transition)
-    return ContinuousTrial(sites, eta, result.ok & jnp.isfinite(elbo), elbo, target, q, result.steps, result.lost)
+    ok = result.ok & jnp.isfinite(elbo)
+    return ContinuousTrial(sites, eta, ok, elbo, target, q, result.steps, result.lost, own[: 2 * M])
 
 
-def _from_the_data(problem: Problem) -> ContinuousSites:
-    first = starting_sites(problem)
-    return ContinuousSites(at_all_nodes(first.base), first.dense, first.dense, first.data)
+def _from_the_data(problem: Posed) -> ContinuousSites:
+    sites = starting_sites(problem, "continuous")
+    return ContinuousSites(sites.base, sites.dense, sites.dense, sites.data)
 
 
-def _resolved(problem: Problem, start: ContinuousSites) -> Bool[Array, ""]:
-    """Whether a solution of the discretised model says anything of the SDE: all its steps are stable."""
+def _resolved(problem: Posed, start: ContinuousSites) -> Bool[Array, ""]:
+    """Return whether all steps of a discretised solution are stable, so that it is a useful start for the SDE."""
     rate = jnp.sqrt((start.base.A[..., LEFT] ** 2).sum((0, 1)))
-    return jnp.all(jnp.where(problem.in_chain[1:], problem.gaps * rate, 0.0) < _UNSTABLE)
+    return jnp.all(jnp.where(problem.data.in_chain[1:], problem.data.gaps * rate, 0.0) < _UNSTABLE)
 
 
 class ContinuousCarry(eqx.Module):
+    """The state of the algorithm between two passes.
+
+    Attributes:
+        common: the part that every algorithm has.
+        target: the sites given by the gradient at the current q; before the first pass, the start from the data alone.
+        rho: the step size of the next trial.
+        decrement: symmetrised KL divergence of the last step divided by ρ², in nats.
+        own: q's own drift at the ends of all intervals.
+    """
+
     common: Carry
-    target: ContinuousSites  # before the first pass: the start from the data alone
+    target: ContinuousSites
     rho: Float[Array, ""]
-    decrement: Float[Array, ""]  # of the last step: its symmetrised KL divergence over ρ², in nats
+    decrement: Float[Array, ""]
+    own: Linearisation
 
 
 class Continuous(Algorithm):
-    """Damped steps by exact mixing, to where the sites are those that the gradient asks for.
+    """Damped steps by exact geometric mixing, until the sites of q are those given by the gradient of the bound.
 
-    The sites are trapezoidal, the bound is more accurate: a step may lower it a little, but not much. Messages and
-    moments go along the chain one node after the other, whatever the engine.
+    The sites follow the trapezoidal rule and the bound follows Simpson's, which is more accurate, so a step may lower
+    the bound slightly. Messages and moments are computed one node after the other, whatever the engine.
     """
 
     rho: Float[Array, ""]
     safeguard: bool = eqx.field(static=True)
     engine: Engine = eqx.field(static=True, default="auto")
 
-    def blank_start(self, problem: Problem) -> ContinuousSites:
-        blank = blank_sites(problem)
-        return ContinuousSites(at_all_nodes(blank.base), blank.dense, blank.dense, blank.data)
+    def blank_start(self, problem: Posed) -> ContinuousSites:
+        return from_discrete(blank_sites(problem))
 
-    def begin(self, problem: Problem, start, given) -> ContinuousCarry:
+    def begin(self, problem: Posed, start, given) -> ContinuousCarry:
         given &= _resolved(problem, start)
         own = _from_the_data(problem)
         sites = select(given, start, own)
-        d, N = problem.model.dim, problem.times.shape[0]
+        d, N = problem.model.dim, problem.data.times.shape[0]
         eta = NaturalChain(jnp.zeros((d, N)), jnp.zeros((d, d, N)), jnp.zeros((d, d, N - 1)))
         common = blank_carry(problem, eta, sites)
         steps = Transitions(jnp.zeros((d, d, N - 1)), jnp.zeros((d, d, N)))
         common = dataclasses.replace(common, iteration=jnp.where(given, -1, -2), steps=steps)
-        return ContinuousCarry(common, own, jnp.asarray(self.rho), jnp.asarray(jnp.inf))
+        still = Linearisation(jnp.zeros((d, d, 2 * N - 2)), jnp.zeros((d, 2 * N - 2)))
+        return ContinuousCarry(common, own, jnp.asarray(self.rho), jnp.asarray(jnp.inf), still)
 
     def common(self, carry: ContinuousCarry) -> Carry:
         return carry.common
 
-    def step(self, problem: Problem, carry: ContinuousCarry, limits: Limits) -> tuple[ContinuousCarry, Record]:
-        # From the data alone there are two passes before the first iteration: the start itself, then the drift
-        # linearised there as base with no dense sites. The trapezoidal rule is only as good as the base is near the
-        # drift, so the bound counts from then.
+    def step(self, problem: Posed, carry: ContinuousCarry, limits: Limits) -> tuple[ContinuousCarry, Record]:
+        # A run from the data alone has two passes before its first iteration. The first evaluates the start; the second
+        # takes the drift linearised there as the base, without dense sites. The trapezoidal rule is accurate only where
+        # the base is close to the drift, so the bound counts from the second pass on.
         at = carry.common
         look, first = at.iteration == -2, at.iteration < 0
-        Q_inv, _ = inverse(jnp.asarray(problem.model.diffusion))
         unmoved = look | (first & ~jnp.isfinite(at.elbo))
-        proposal = mix(Q_inv, at.sites, carry.target, jnp.where(unmoved, 0.0, carry.rho))
+        proposal = mix(problem.model.noise.precision, at.sites, carry.target, jnp.where(unmoved, 0.0, carry.rho))
         trial = evaluate_continuous(problem, proposal)
-        change = inner(trial.eta - at.eta, expectations(trial.moments) - expectations(at.moments))
+        new, old = Process(trial.eta, trial.moments, trial.own), Process(at.eta, at.moments, carry.own)
+        change = distance(problem, new, old)
         decrement = jnp.where(first, jnp.inf, change / carry.rho**2)
         accept = trial.ok
         if self.safeguard:
             accept &= first | ~((decrement > _FAR * carry.decrement) | (trial.elbo < at.elbo - _SLACK))
-        # A symmetrised divergence is not negative, and a bound at rest does not move: where they say otherwise, what is
-        # left is rounding.
+        # A symmetrised divergence cannot be negative, and the bound cannot change where q does not. Where the numbers
+        # say otherwise, they are rounding errors.
         at_rest = jnp.abs(trial.elbo - at.elbo) < jnp.sqrt(limits.tolerance)
         converged = ~first & (jnp.abs(decrement) < limits.tolerance) & at_rest
         lost = ~first & trial.ok & ~(decrement > -limits.tolerance)
@@ -309,18 +412,18 @@ class Continuous(Algorithm):
         status = jnp.where((rho < _SMALLEST) & ~converged, int(Status.STALLED), status)
         status = jnp.where(lost, int(Status.ILL_CONDITIONED), status)
         status = settle(status, iteration, accept, converged, limits)
-        eta, elbo, moments, sites, steps, target = select(
+        eta, elbo, moments, sites, steps, target, own = select(
             accept,
-            (trial.eta, trial.elbo, trial.moments, trial.sites, trial.steps, trial.target),
-            (at.eta, at.elbo, at.moments, at.sites, at.steps, carry.target),
+            (trial.eta, trial.elbo, trial.moments, trial.sites, trial.steps, trial.target, trial.own),
+            (at.eta, at.elbo, at.moments, at.sites, at.steps, carry.target, carry.own),
         )
         zero = jax.tree.map(jnp.zeros_like, target.left)
         target = select(look, ContinuousSites(target.base, zero, zero, target.data), target)
-        # A start that was given and is none is left for the data alone.
+        # Where the given start is not a density, the run begins again from the data alone.
         fall_back = unmoved & ~look & ~accept
         sites = select(fall_back, carry.target, sites)
         iteration, status = jnp.where(fall_back, -2, iteration), jnp.where(fall_back, at.status, status)
         common = Carry(eta, elbo, moments, sites, iteration, status, steps)
-        # What is left to go may have grown since the last step: each smaller one is allowed to show more of it.
+        # After a rejected step the reference is doubled: the remaining distance may have grown since the last step.
         kept = jnp.where(accept, decrement, carry.decrement / _SHRINKAGE)
-        return ContinuousCarry(common, target, rho, kept), Record(accept & ~look, elbo, carry.rho, decrement)
+        return ContinuousCarry(common, target, rho, kept, own), Record(accept & ~look, elbo, carry.rho, decrement)

@@ -1,4 +1,4 @@
-"""CVI-DP: conjugate-computation variational inference for diffusion processes, on a discretised model."""
+"""CVI-DP: conjugate-computation variational inference for diffusion processes, in discrete or continuous time."""
 
 from typing import Any
 
@@ -11,14 +11,15 @@ from girsanov.chain.smoother import ENGINES, Engine
 from girsanov.inference.careful import Careful, Path, as_chain
 from girsanov.inference.conditioning import explained, flagged, ill_conditioned, only_rounding_is_left, rounding_loss
 from girsanov.inference.conjugate import Conjugate
-from girsanov.inference.continuous import Continuous, ContinuousSites, at_all_nodes
-from girsanov.inference.levels import coarser_grids, make_problem, prolong
+from girsanov.inference.continuous import Continuous, ContinuousSites, from_discrete
+from girsanov.inference.levels import coarser, prolong
 from girsanov.inference.loop import Algorithm, Run
-from girsanov.inference.method import Method, Start, check_limits, reject_unknown, with_limits
+from girsanov.inference.method import Method, Start, check_limits, reject_unknown, with_limits, with_settings
 from girsanov.inference.mirror import Mirror
-from girsanov.inference.objective import Problem
+from girsanov.inference.objective import Posed
 from girsanov.inference.sites import Sites
 from girsanov.inference.status import Status
+from girsanov.model.model import Model
 from girsanov.model.quadrature import Quadrature
 
 _COARSE_TOLERANCE = 1e-3
@@ -26,17 +27,23 @@ _COARSE_ITERATIONS = 100
 
 
 class CVIDP(Method):
-    """Settings of CVI-DP.
+    """Settings of CVI-DP, for the argument `method` of `gv.infer`, `gv.learn` and `gv.prepare`.
 
-    - rho: None for the accelerated algorithm; a number in (0, 1] for mirror descent with that step, as in the paper.
-    - safeguard: accept only steps that keep q a density and do not lower the bound; False needs a `rho`.
-    - tolerance: stop when an iteration's gain and its promise of more, both in nats, are below this.
-    - max_iterations: on the final grid.
-    - coarse_to_fine: start from solutions on coarser grids (only without `rho`).
-    - quadrature: a rule for expectations of the drift; None chooses Gauss–Hermite up to d = 3, then cubature.
-    - engine: "auto", "sequential" or "partitioned", how the chain is smoothed.
-    - time: "discrete" for the Euler–Maruyama model on the grid; "continuous" for the SDE itself, second order in dt
-      (started from the discrete solution; `rho` is then the largest step, 1 by default).
+    Args:
+        rho: None (the default) for the accelerated algorithm, or a step size in (0, 1] for mirror descent as in the
+            paper. In continuous time, `rho` is the largest step size, 1 by default.
+        safeguard: whether to reject steps that lower the bound or leave q without a density; default True. False needs
+            a `rho`.
+        tolerance: in nats, default 1e-6. A run has converged when both the gain of an iteration and the predicted gain
+            of the next one are below it.
+        max_iterations: largest number of iterations on the final grid; default 1000.
+        coarse_to_fine: whether to start from solutions on coarser grids; default True. It has no effect with a `rho`.
+        quadrature: rule for expectations of the drift, such as `gv.GaussHermite(10)`. None (the default) takes
+            Gauss–Hermite up to d = 3 and cubature above.
+        engine: how the chain is smoothed: "auto" (the default), "sequential" or "partitioned".
+        time: "discrete" (the default) for the Euler–Maruyama model on the grid, or "continuous" for the SDE itself,
+            with an error of second order in dt. A continuous run starts from the discrete solution. A model with
+            singular noise is always solved in continuous time.
     """
 
     rho: float | None
@@ -68,7 +75,7 @@ class CVIDP(Method):
             raise ValueError(f"time must be 'discrete' or 'continuous', got {time!r}")
         if rho is None and not safeguard:
             raise ValueError(
-                "safeguard=False is for plain mirror descent: give a rho, e.g. CVIDP(rho=0.5, safeguard=False)"
+                "safeguard=False needs plain mirror descent: give a rho, e.g. CVIDP(rho=0.5, safeguard=False)"
             )
         check_limits(tolerance, max_iterations, quadrature)
         if engine not in ENGINES:
@@ -77,102 +84,123 @@ class CVIDP(Method):
         self.tolerance, self.max_iterations = float(tolerance), int(max_iterations)
         self.coarse_to_fine, self.quadrature, self.engine, self.time = coarse_to_fine, quadrature, engine, time
 
-    def solve(self, model, series, grid, start, progress=None) -> tuple[Problem, Run, list[Run]]:
+    def solve(self, problem, start=None, progress=None) -> tuple[Run, list[Run]]:
         if self.time == "continuous":
-            return self._solve_continuous(model, series, grid, start, progress)
-        fine = make_problem(model, series, grid, self.rule(model.dim))
+            return self._solve_continuous(problem, start, progress)
         coarse: list[Run] = []
-        begin = None if start is None else start(fine)
         if start is None and self.coarse_to_fine and self.rho is None:
-            begin = self._coarse_start(model, series, grid, fine, coarse, progress)
-        result = self.run(self.algorithm(), fine, begin, progress)
-        if result.status is Status.BAD_START and begin is not None:  # the coarse solution does not fit the fine grid
-            result = self.run(self.algorithm(), fine, None, progress)
-        return fine, self._checked(fine, result, progress), coarse
+            start = self._coarse_start(problem, coarse, progress)
+        result = self.run(self.algorithm(), problem, start, progress)
+        if result.status is Status.BAD_START and start is not None:  # the coarse solution does not fit the fine grid
+            result = self.run(self.algorithm(), problem, None, progress)
+        return self._checked(problem, result, progress), coarse
 
-    def continue_from(self, problem: Problem, start: Start, **limits: Any) -> Run:
+    def continue_from(self, problem: Posed, start: Start, **limits: Any) -> Run:
+        if self.time == "continuous":
+            return explained(problem, self.run(self.continuous(), problem, start, **limits))
         if isinstance(start, Path):
             return self._careful(problem, start, None, **limits)
         return self._checked(problem, self.run(self.algorithm(), problem, start, **limits), None, **limits)
 
-    def _checked(self, problem: Problem, result: Run, progress: Any, **limits: Any) -> Run:
-        """The result itself where rounding left it alone, or that of the careful algorithm."""
+    def _checked(self, problem: Posed, result: Run, progress: Any, **limits: Any) -> Run:
+        """Return the result, or that of the careful algorithm where rounding may have spoilt the first one.
+
+        Mirror descent (with a `rho`) is not repeated: it gets the status `ill_conditioned` instead.
+        """
         if self.rho is not None:
             return flagged(problem, result)
         if not rounding_loss(problem, result).asks_for_care(result.status):
             return result
         return self._careful(problem, None, progress, **limits)
 
-    def _careful(self, problem: Problem, start: Path | None, progress: Any, **limits: Any) -> Run:
+    def _careful(self, problem: Posed, start: Path | None, progress: Any, **limits: Any) -> Run:
         result = self.run(Careful(), problem, start, progress, **limits)
         if result.status is Status.BAD_START:
             return result
         result = as_chain(problem, result)
         return ill_conditioned(problem, result) if only_rounding_is_left(result) else result
 
-    def next_start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
+    def next_start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:
+        if self.time == "continuous":
+            return sites
         if result.root is not None:
             return result.root
-        # At the optimum the sites compose the chain, and they share the first run's compiled program; where the run
-        # stopped short of it, the chain itself loses nothing.
+        # At the optimum the sites compose the chain exactly, and a start from sites uses the program that the first run
+        # compiled. Where the run stopped before the optimum, only the chain represents q exactly.
         return sites if result.trace["decrement"][-1] <= self.tolerance else eta
 
-    def _solve_continuous(self, model, series, grid, start, progress) -> tuple[Problem, Run, list[Run]]:
-        """From a continuous posterior that is given, on the same grid; else from the solution of the discrete model.
+    def _solve_continuous(self, problem, start, progress) -> tuple[Run, list[Run]]:
+        """Solve in continuous time, from a continuous posterior on the same grid or from the discrete solution.
 
-        The sites of that, per unit of time, are those of the continuous one up to O(dt). Where it has none, as with
-        steps that are far too long for Euler's scheme, the data alone are the start.
+        Per unit of time, the sites of the discrete solution equal the continuous ones up to O(dt). Where there is no
+        discrete solution, as with steps that are far too long for Euler's scheme, the run starts from the data alone.
         """
-        problem = make_problem(model, series, grid, self.rule(model.dim))
-        given = None if start is None else start(problem)
-        if isinstance(given, Sites) and given.right is not None:
-            begin, before = ContinuousSites(given.base, given.dense, given.right, given.data), []
+        before: list[Run] = []
+        if isinstance(start, Sites) and start.right is not None:
+            begin = ContinuousSites(start.base, start.dense, start.right, start.data)
+        elif problem.model.noise.is_singular:  # there is no discrete solution: Euler's steps would have no density
+            begin = None
         else:
-            begin, before = self._discrete_start(model, series, grid, start, progress)
-        rho = np.asarray(1.0 if self.rho is None else float(self.rho))
-        result = self.run(Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine), problem, begin, progress)
-        return problem, explained(problem, result), before
+            first, coarse = self.discrete().solve(problem, start, progress)
+            before = [*coarse, first]
+            begin = None if first.status is Status.BAD_START else from_discrete(first.sites)
+        result = self.run(self.continuous(), problem, begin, progress)
+        return explained(problem, result), before
 
-    def _discrete_start(self, model, series, grid, start, progress) -> tuple[ContinuousSites | None, list[Run]]:
-        """The sites of the discrete model's solution, and the runs that led to it."""
-        discrete = CVIDP(
+    def discrete(self) -> "CVIDP":
+        """Return the settings of the discrete run from whose solution a continuous run starts."""
+        return CVIDP(
             tolerance=max(_COARSE_TOLERANCE, self.tolerance),
             max_iterations=self.max_iterations,
             coarse_to_fine=self.coarse_to_fine,
             quadrature=self.quadrature,
             engine=self.engine,
         )
-        _, first, coarse = discrete.solve(model, series, grid, start, progress)
-        sites, runs = first.sites, [*coarse, first]
-        if first.status is Status.BAD_START:
-            return None, runs
-        return ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data), runs
+
+    def continuous(self) -> Continuous:
+        """Return the algorithm for continuous time, where `rho` is the largest step size."""
+        rho = np.asarray(1.0 if self.rho is None else float(self.rho))
+        return Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine)
 
     def algorithm(self) -> Algorithm:
+        """Return the algorithm for discrete time: conjugate directions, or mirror descent where `rho` is given."""
         if self.rho is None:
             return Conjugate(engine=self.engine)
         return Mirror(rho=np.asarray(float(self.rho)), safeguard=self.safeguard, engine=self.engine)
 
-    def _coarse_start(self, model, series, grid, fine, coarse, progress) -> Sites | None:
-        """Solve on coarser and coarser grids' way back up; None where the grid has no coarser one."""
+    def _coarse_start(self, fine: Posed, coarse: list[Run], progress) -> Sites | None:
+        """Solve on coarser grids, from the coarsest to the finest, and interpolate the last solution on the fine grid.
+
+        The runs are appended to `coarse`. The result is None where the fine grid has no coarser ones, or where the
+        coarsest one cannot be started.
+        """
         start, previous, algorithm = None, None, self.algorithm()
         limits = {"tolerance": max(_COARSE_TOLERANCE, self.tolerance), "max_iterations": _COARSE_ITERATIONS}
-        for level, capacity in coarser_grids(grid, model.dim):
-            here = make_problem(model, series, level, fine.rule, capacity)
+        for here in coarser(fine):
             start = None if previous is None else prolong(coarse[-1].sites, previous, here)
             result = self.run(algorithm, here, start, progress, **limits)
             if result.status is Status.BAD_START:
                 if start is None:
                     return None
                 result = self.run(algorithm, here, None, progress, **limits)
-            previous = level.times
+            previous = here.data.grid.times
             coarse.append(result)
         return None if previous is None else prolong(coarse[-1].sites, previous, fine)
 
 
-def check_method(method: Any, **limits: Any) -> Method:
-    """The method given, or the default, with other limits where they are given."""
+def check_method(method: Any, model: Any, **limits: Any) -> Method:
+    """Return the given method, `CVIDP()` for None, with its `tolerance` and `max_iterations` replaced where given.
+
+    A model with singular noise is solved in continuous time, whatever the method says.
+    """
     method = CVIDP() if method is None else method
     if not isinstance(method, Method):
         raise ValueError(f"method must be gv.CVIDP(...) or gv.VDP(...), got {method!r}")
-    return with_limits(method, **limits)
+    method = with_limits(method, **limits)
+    if not (isinstance(model, Model) and model.noise.is_singular):
+        return method
+    if not isinstance(method, CVIDP):
+        raise ValueError(
+            "the diffusion of this model is singular, and VDP needs noise in every coordinate: use method=gv.CVIDP()"
+        )
+    return with_settings(method, time="continuous")

@@ -1,13 +1,14 @@
-"""Expectations of the drift under q: everything that one step needs, from one evaluation of the drift a node.
+"""Expectations of the drift under q, from one evaluation of the drift at each quadrature node.
 
 At a time t_m, with S = LLᵀ and x = m + Lξ, q's own drift over the step is f_q = c + aξ, where
     c = (m₊ − m)/Δ,   a = (U − L)/Δ,   U = C L⁻ᵀ
 and the posterior linearisation of the model's drift is f_L = F₀ + F₁ξ with F₀ = E[f], F₁ = E[fξᵀ]; in x that is
 f_L = A x + b, A = F₁L⁻¹, b = F₀ − A m. The gradient of the expected log transition is the chain with drift f_L plus
-a site on x_m alone, Δ times the gradient in (m, S) of E[w], with f_q, A and b held fixed,
+a site on x_m alone. That site is Δ times the gradient in (m, S) of E[w], with f_q, A and b held fixed, where
     w = f_qᵀQ⁻¹f − ½ fᵀQ⁻¹f − (f_qᵀQ⁻¹f_L − ½ f_LᵀQ⁻¹f_L).
-The last bracket is a quadratic in ξ, in closed form; the first two terms are summed over the nodes. Derivatives are
-Gaussian weights, ∇_m E[w] = L⁻ᵀE[wξ], ∇_S E[w] = ½L⁻ᵀ(E[wξξᵀ] − E[w]I)L⁻¹: the drift need not be differentiable.
+The bracket is quadratic in ξ and has a closed form; the first two terms are summed over the quadrature nodes. The
+derivatives are expectations with Gaussian weights, ∇_m E[w] = L⁻ᵀE[wξ] and ∇_S E[w] = ½L⁻ᵀ(E[wξξᵀ] − E[w]I)L⁻¹, so the
+drift need not be differentiable.
 """
 
 from collections.abc import Callable
@@ -25,24 +26,33 @@ from girsanov.chain.moments import Moments
 from girsanov.inference.sites import DenseSites
 from girsanov.model.quadrature import Rule
 
-# Values of the drift at all nodes and times above which they are made in stretches of time that stay in cache.
+# Where there are more drift values than _CHUNKED_FROM, over all quadrature nodes and times, they are computed in
+# stretches of time with _CHUNK values each, which stay in the cache.
 _CHUNKED_FROM, _CHUNK = 500_000, 262_144
 
 
 class DriftExpectations(eqx.Module):
+    """Expectations of the drift under q, for every step.
+
+    Attributes:
+        base: the posterior linearisation A x + b of the drift.
+        sites: the dense sites, per unit of time.
+        quadratic: E log p(x_{m+1} | x_m) without its constant −½ log|2πΔQ|.
+    """
+
     base: Linearisation
     sites: DenseSites
-    # E log p(x_{m+1} | x_m) without its constant −½ log|2πΔQ|
     quadratic: Float[Array, " M"]
 
 
 def evaluate_drift(drift: Callable, x: Float[Array, "d n M"], times: Float[Array, " M"]) -> Float[Array, "d n M"]:
+    """Evaluate the drift at n states for each of M times."""
     over_nodes = jax.vmap(drift, in_axes=(1, None), out_axes=1)
     return jax.vmap(over_nodes, in_axes=(2, 0), out_axes=2)(x, times)
 
 
 class NodeSums(eqx.Module):
-    """E[f], E[fξᵀ], E[w], E[wξ] and E[wξξᵀ] − E[w]I from values of f and w at the rule's nodes."""
+    """E[f], E[fξᵀ], E[w], E[wξ] and E[wξξᵀ] − E[w]I, from values of f and w at the quadrature nodes."""
 
     F0: Float[Array, "d M"]
     F1: Float[Array, "d d M"]
@@ -52,13 +62,13 @@ class NodeSums(eqx.Module):
 
 
 def at_nodes(rule: Rule, mean: Float[Array, "d M"], lin: Float[Array, "d d M"]) -> Float[Array, "d n M"]:
-    """mean + lin ξ at every node ξ."""
+    """Return mean + lin ξ at every quadrature node ξ."""
     xi = jnp.asarray(rule.nodes)[:, :, None]
     return mean[:, None] + sum(lin[:, j, None] * xi[j] for j in range(xi.shape[0]))
 
 
 def node_sums(rule: Rule, Q_inv: Float[Array, "d d"], f: Float[Array, "d n M"], f_q: Float[Array, "d n M"]) -> NodeSums:
-    """The sums for w = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f: one product of f and w together with the weighted monomials 1, ξ, ξξᵀ."""
+    """Compute the sums for w = f_qᵀQ⁻¹f − ½fᵀQ⁻¹f: one product of (f, w) with the weighted monomials 1, ξ and ξξᵀ."""
     d, _, M = f.shape
     v = f_q - 0.5 * f
     Qf = [sum(Q_inv[i, j] * f[j] for j in range(d)) for i in range(d)]
@@ -82,10 +92,10 @@ def site_gradient(
     v0: Float[Array, "d M"],
     v1: Float[Array, "d d M"],
 ) -> tuple[Float[Array, "d M"], Float[Array, "d d M"]]:
-    """E[wξ] and E[wξξᵀ] − E[w]I of the whole w, for f_q = c + aξ and f_L = v₀ + v₁ξ.
+    """Return E[wξ] and E[wξξᵀ] − E[w]I for the w of the module's docstring, with f_q = c + aξ and f_L = v₀ + v₁ξ.
 
-    The quadratic p = f_qᵀQ⁻¹f_L − ½f_LᵀQ⁻¹f_L = p₀ + p₁ᵀξ + ξᵀP₂ξ is taken off in closed form: E[pξ] = p₁ and
-    E[pξξᵀ] − E[p]I = 2P₂.
+    The quadratic p = f_qᵀQ⁻¹f_L − ½f_LᵀQ⁻¹f_L = p₀ + p₁ᵀξ + ξᵀP₂ξ is subtracted from the sums in closed form, by
+    E[pξ] = p₁ and E[pξξᵀ] − E[p]I = 2P₂.
     """
     Qi, a_t = Q_inv[:, :, None], transpose(a)
     Qv0, Qv1 = matvec(Qi, v0), matmul(Qi, v1)
@@ -97,14 +107,17 @@ def site_gradient(
 def to_site(
     w1: Float[Array, "d M"], w2: Float[Array, "d d M"], m: Float[Array, "d M"], L_inv: Float[Array, "d d M"]
 ) -> DenseSites:
-    """Potential ℓ = ∇_m − 2∇_S m and precision Γ = −2∇_S, with ∇_m = L⁻ᵀw₁ and ∇_S = ½L⁻ᵀw₂L⁻¹."""
+    """Return the site with ℓ = ∇_m − 2∇_S m and Γ = −2∇_S, where ∇_m = L⁻ᵀw₁ and ∇_S = ½L⁻ᵀw₂L⁻¹."""
     L_invT = transpose(L_inv)
     Gamma = -matmul(L_invT, matmul(w2, L_inv))
     return DenseSites(matvec(L_invT, w1) + matvec(Gamma, m), Gamma)
 
 
 def sums_in_chunks(drift: Callable, Q_inv: Float[Array, "d d"], rule: Rule, at: tuple) -> NodeSums:
-    """The node sums for x = m + Lξ and f_q = c + aξ, a stretch of time after the other where all of it is large."""
+    """Compute the node sums for x = m + Lξ and f_q = c + aξ; long series are done one stretch of time after the other.
+
+    `at` is the tuple (m, L, c, a, times).
+    """
 
     def sums(at):
         m, L, c, a, times = at
@@ -117,7 +130,7 @@ def sums_in_chunks(drift: Callable, Q_inv: Float[Array, "d d"], rule: Rule, at: 
     width = max(1, _CHUNK // values)
     count = -(-M // width)
 
-    def cut(array):  # (..., M) -> (count, ..., width), the end padded by its last value
+    def cut(array):  # (..., M) -> (count, ..., width), padded at the end with the last value
         padded = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, count * width - M)], mode="edge")
         return jnp.moveaxis(padded.reshape(*array.shape[:-1], count, width), -2, 0)
 
@@ -134,19 +147,19 @@ def drift_expectations(
     gaps: Float[Array, " M"],
     valid: Bool[Array, " M"] | bool = True,
 ) -> DriftExpectations:
-    """The sums for every step; those that are not `valid` mean nothing, and are finite."""
+    """Compute the expectations for every step; steps that are not `valid` get finite values without a meaning."""
     m, S = q.m[:, :-1], q.S[..., :-1]
     L = blocks.cholesky(S)
     L_inv = blocks.inverse_lower(L)
     U = matmul(q.C, transpose(L_inv))
     c, a = (q.m[:, 1:] - m) / gaps, (U - L) / gaps
-    # Padding lies anywhere, also where the drift is not defined: it looks at the first node's states instead. A NaN
-    # there would spoil derivatives in the drift's parameters, where zero times NaN is NaN.
+    # The states of the padding are arbitrary, and the drift may not be defined there. It is evaluated at the states of
+    # the first node instead: a NaN would spoil derivatives in its parameters, since zero times NaN is NaN.
     at = jnp.where(valid, m, m[:, :1]), jnp.where(valid, L, L[..., :1])
     sums = sums_in_chunks(drift, Q_inv, rule, (*at, c, a, times))
     sites = to_site(*site_gradient(sums, Q_inv, c, a, sums.F0, sums.F1), m, L_inv)
 
-    # E‖x₊ − x − Δf‖²_{Q⁻¹} = tr Q⁻¹(S₊ − UUᵀ) + Δ²(E‖f_q‖² − 2E[w̃]), w̃ the part of w summed over the nodes
+    # E‖x₊ − x − Δf‖²_{Q⁻¹} = tr Q⁻¹(S₊ − UUᵀ) + Δ²(E‖f_q‖² − 2E[w̃]), where w̃ is the part of w summed over the nodes
     Qi = Q_inv[:, :, None]
     spread = blocks.trace(matmul(Qi, q.S[..., 1:] - matmul(U, transpose(U))))
     fq2 = (c * matvec(Qi, c)).sum(0) + (a * matmul(Qi, a)).sum((0, 1))

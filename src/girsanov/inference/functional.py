@@ -1,13 +1,12 @@
-"""The functional core: inference as a function of arrays, for use inside a user's own `jit`, `vmap` and `grad`.
+"""Inference as a function of arrays, for use inside a user's own `jit`, `vmap` and `grad`.
 
-`prepare` checks a model and a series on the host and lays out the arrays of a run. `solve` and `bound` are pure: no
-callback, no exception for what the numbers do, the status among the results. They run the algorithm of `gv.CVIDP` on
-the final grid, from the data alone or from an earlier solution. The derivative of the bound is by the envelope theorem:
-at q*, where L(q, θ) is largest in q, the derivative of max_q L(q, θ) is ∂L/∂θ with q* held fixed, so nothing is
-differentiated through the iterations.
+`prepare` checks a model and a series on the host and returns the arrays of a run. `solve` and `bound` are pure
+functions: they have no callbacks, and report numerical trouble by a status instead of an exception. They run the
+algorithm of `gv.CVIDP` on the final grid, from the data alone or from an earlier solution. The envelope theorem gives
+the derivative of the bound: at q*, where L(q, θ) is largest in q, the derivative of max_q L(q, θ) is ∂L/∂θ with q* held
+fixed, so the iterations need not be differentiated.
 """
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -22,25 +21,53 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Smoothed
 from girsanov.data.grid import make_grid
+from girsanov.data.on_grid import SeriesOnGrid, on_grid
 from girsanov.data.series import TimeSeries
 from girsanov.inference.conditioning import traced_status
-from girsanov.inference.continuous import Continuous, ContinuousSites, at_all_nodes, evaluate_continuous
+from girsanov.inference.continuous import ContinuousSites, envelope, from_discrete
 from girsanov.inference.cvi_dp import CVIDP, check_method
-from girsanov.inference.levels import make_problem
 from girsanov.inference.loop import Algorithm, Carry, Limits, iterate
 from girsanov.inference.method import Method
-from girsanov.inference.objective import Problem, evaluate
+from girsanov.inference.objective import Posed, evaluate
+from girsanov.inference.singular import check_singular
 from girsanov.inference.status import Status
-from girsanov.model.model import Model, check_inputs
+from girsanov.model.model import Model, check_inputs, with_errors_known
+from girsanov.model.quadrature import Rule
+
+
+class Problem(eqx.Module):
+    """The arrays that `solve` and `bound` work on, as `prepare` returns them: a pytree without the model.
+
+    Attributes:
+        data: the time grid and the observations on its nodes.
+        rule: quadrature nodes and weights for expectations of the drift.
+        method: the settings of the algorithm.
+    """
+
+    data: SeriesOnGrid
+    rule: Rule
+    method: Any = eqx.field(static=True)
+
+    def of(self, model: Model) -> Posed:
+        """Return the problem that consists of this model and these data."""
+        return Posed(with_errors_known(model, self.data.errors), self.data, self.rule)
 
 
 class Solution(eqx.Module):
-    """q on the nodes of a problem, and the bound that it reaches: a pytree.
+    """The Gaussian posterior q at the nodes of a problem, and its evidence bound: a pytree.
 
-    - times, mean, cov: of the nodes. A grid is padded at its end, so that series of one length share one program: the
-      nodes after the last one repeat it.
-    - elbo: the evidence bound, in nats.
-    - status, iterations: a number of `Status`, and how many iterations there were; `converged` says whether it is 1.
+    The grid is padded at its end, so that series of equal length share one compiled program. The padding repeats the
+    last node.
+
+    Attributes:
+        times: times of the nodes, (N,).
+        mean: means of the state, (N, d).
+        cov: covariances of the state, (N, d, d).
+        elbo: the evidence bound, in nats.
+        status: a number of `girsanov.inference.status.Status`; 1 is converged.
+        iterations: number of iterations.
+        moments, natural: q by its moments and by its natural parameters, with time as the last axis.
+        sites: the sites given by the gradient of the bound at q.
     """
 
     times: Float[Array, " N"]
@@ -55,6 +82,7 @@ class Solution(eqx.Module):
 
     @property
     def converged(self) -> Bool[Array, "..."]:
+        """Whether the run met its tolerance."""
         return self.status == int(Status.CONVERGED)
 
 
@@ -68,40 +96,58 @@ def prepare(
     grid: Any = None,
     method: Method | None = None,
 ) -> Problem:
-    """The arrays of a run: the grid, the data on it, the rule of quadrature, and the method's settings.
+    """Prepare the arrays of a run: the time grid, the data on it, the quadrature rule, and the method's settings.
+
+    Call it outside `jit`. It checks the model and the series.
 
     Args:
-        model: a model of the shape that `solve` and `bound` will get; its numbers do not matter.
+        model: a model with the shapes of those that `solve` and `bound` will get; the values of its parameters do not
+            matter.
         series: the observations.
-        dt, span, grid: the time grid, as for `infer`.
-        method: `gv.CVIDP(...)`, in discrete or continuous time.
+        dt: step of the time grid; the observation times are added to it.
+        span: time of the initial state and end of the horizon; by default the first and last time of the series.
+        grid: times of the nodes, instead of `dt` and `span`.
+        method: `gv.CVIDP(...)`, in discrete or continuous time; by default `gv.CVIDP()`.
 
     Returns:
-        A pytree of arrays. Problems of series with one number of observations, on grids of one dt and span, have the
-        same shapes: they can be stacked, and `solve` and `bound` mapped over them.
+        A pytree of arrays. Series with equal numbers of observations, on grids with the same dt and span, give
+        problems of equal shapes: these can be stacked, and `solve` and `bound` can be mapped over them by `vmap`.
+
+    Raises:
+        ValueError: if the method is `gv.VDP`, or the model, the series or the grid are not valid.
     """
-    method = check_method(method)
+    method = check_method(method, model)
     if not isinstance(method, CVIDP):
-        raise ValueError(f"prepare takes method=gv.CVIDP(...), got {method!r}; VDP is for gv.infer")
-    check_inputs(model, series)
+        raise ValueError(f"prepare takes method=gv.CVIDP(...), got {method!r}; VDP is for gv.infer and gv.learn")
+    return lay_out(model, series, dt, span, grid, method)
+
+
+def lay_out(model: Model, series: TimeSeries, dt: Any, span: Any, grid: Any, method: Method) -> Problem:
+    """Do the work of `prepare` for any method, whose settings have been checked already."""
+    model = check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
-    problem = make_problem(model, series, nodes, method.rule(model.dim))
-    return dataclasses.replace(problem, model=None, method=method)
+    # The settings are part of a compiled program, so that they may hold no array. The random key of Monte Carlo
+    # quadrature is one; it has served its purpose when the rule is made.
+    settings = eqx.tree_at(lambda m: m.quadrature, method, None, is_leaf=lambda leaf: leaf is None)
+    problem = Problem(on_grid(series, nodes, nodes.capacity), method.rule(model.dim), settings)
+    check_singular(problem.of(model))
+    return problem
 
 
 @in_a_users_program
 def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solution:
-    """q at the maximum of the bound, inside `jit` and `vmap`.
+    """Maximise the evidence bound over q; may be called inside `jit` and `vmap`.
 
     Args:
-        model: its arrays may be traced.
+        model: the model; its arrays may be traced.
         problem: what `prepare` returned.
-        start: an earlier solution of the same problem to start from, at other parameters say.
+        start: a solution of the same problem to start from, for example at other parameters; by default the run starts
+            from the data alone.
 
     Returns:
-        The solution, with a status instead of an exception where there is none.
+        The solution. Its `status` says how the run ended; numerical trouble raises no exception.
     """
-    posed = _posed(model, problem)
+    posed = _traced(model, problem)
     method = problem.method
     if method.time == "continuous":
         carry = _continuous(posed, method, start)
@@ -109,10 +155,10 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
     else:
         carry = _run(method.algorithm(), posed, method, None if start is None else start.natural)
         status = traced_status(posed, carry)
-    last = jnp.minimum(jnp.arange(posed.times.shape[0]), posed.size - 1)
+    last = jnp.minimum(jnp.arange(posed.data.times.shape[0]), posed.data.size - 1)
     q = carry.moments
     return Solution(
-        times=jnp.asarray(posed.times),
+        times=jnp.asarray(posed.data.times),
         mean=q.m[:, last].T,
         cov=jnp.moveaxis(q.S[..., last], -1, 0),
         elbo=carry.elbo,
@@ -125,11 +171,19 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
 
 
 def bound(model: Model, problem: Problem, start: Solution | None = None) -> Float[Array, ""]:
-    """max_q of the evidence bound, in nats: inside `jit`, `vmap`, and `grad` in the arrays of the model.
+    """Return the maximum of the evidence bound over q; may be called inside `jit`, `vmap` and `grad`.
 
-    Args and meaning as for `solve`; minus infinity where there is nothing to start from. Only first derivatives, in
-    reverse mode. In discrete time the gradient is exact where q has converged; in continuous time it is, as the bound
-    itself, of second order in dt.
+    It has first derivatives in the arrays of the model, by reverse mode (`jax.grad`) only. In discrete time the
+    gradient is exact where q has converged; in continuous time its error, like that of the bound, is of second order
+    in dt.
+
+    Args:
+        model: the model; its arrays may be traced.
+        problem: what `prepare` returned.
+        start: a solution of the same problem to start from; by default the run starts from the data alone.
+
+    Returns:
+        The bound, in nats; minus infinity where the bound is not finite at the start.
     """
     return _bound(model, problem, start)
 
@@ -154,8 +208,8 @@ def _bound_backward(residuals, cotangent, perturbed, model: Model, problem: Prob
     def at_q(arrays):
         return _at_q(eqx.combine(arrays, rest), problem, moments, sites)
 
-    # Transitions of the continuous process are made in loops of a length that depends on the numbers: these have
-    # derivatives in forward mode only, one pass a number.
+    # Transitions of the continuous process are computed in loops whose length depends on their numbers. JAX
+    # differentiates such loops in forward mode only, with one pass for each parameter.
     if isinstance(sites, ContinuousSites):
         vector, back = ravel_pytree(jax.tree.map(jnp.asarray, arrays))
         gradient = back(jax.jacfwd(lambda v: at_q(back(v)))(vector))
@@ -165,38 +219,36 @@ def _bound_backward(residuals, cotangent, perturbed, model: Model, problem: Prob
 
 
 def _at_q(model: Model, problem: Problem, moments: Moments, sites: Any) -> Float[Array, ""]:
-    """L(q, θ) up to what does not depend on θ. In continuous time q is held by its sites: its noise is the model's."""
-    posed = _posed(model, problem)
+    """Return L(q, θ) up to a constant that does not depend on θ, with q held fixed.
+
+    In continuous time the sites of q are given instead of its moments, because q has the diffusion of the model.
+    """
+    posed = _traced(model, problem)
     if isinstance(sites, ContinuousSites):
-        return evaluate_continuous(posed, sites).elbo
+        return envelope(posed, sites)
     return evaluate(posed, Smoothed(moments, jnp.zeros(()), jnp.asarray(True)))[0]
 
 
-def _posed(model: Model, problem: Problem) -> Problem:
-    """The problem with this model, all of it in JAX arrays."""
-    arrays = jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, (model, problem))
-    return dataclasses.replace(arrays[1], model=arrays[0])
+def _traced(model: Model, problem: Problem) -> Posed:
+    """Return the problem with this model, with all arrays converted to JAX arrays."""
+    return jax.tree.map(lambda a: jnp.asarray(a) if eqx.is_array_like(a) else a, problem.of(model))
 
 
-def _run(algorithm: Algorithm, problem: Problem, method: CVIDP, start: Any, **limits: float) -> Carry:
-    tolerance, most = limits.get("tolerance", method.tolerance), jnp.asarray(method.max_iterations)
-    begin = algorithm.blank_start(problem) if start is None else start
-    carry = algorithm.begin(problem, begin, jnp.asarray(start is not None))
-    return algorithm.common(iterate(algorithm, problem, carry, Limits(jnp.asarray(tolerance), most)))
-
-
-def _continuous(problem: Problem, method: CVIDP, start: Solution | None) -> Carry:
-    """From the solution of the discrete model, as `CVIDP` does, or from an earlier continuous one."""
-    rho = jnp.asarray(1.0 if method.rho is None else method.rho)
-    algorithm = Continuous(rho=rho, safeguard=method.safeguard, engine=method.engine)
-    if start is None:
-        discrete = CVIDP(engine=method.engine, max_iterations=method.max_iterations)
-        first = _run(discrete.algorithm(), problem, discrete, None, tolerance=max(1e-3, method.tolerance))
-        sites = first.sites
-        begin = ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
-        given = first.status != int(Status.BAD_START)
-    else:
-        begin, given = start.sites, jnp.asarray(True)
-    carry = algorithm.begin(problem, begin, given)
+def _run(algorithm: Algorithm, problem: Posed, method: CVIDP, start: Any, given: Any = True) -> Carry:
     limits = Limits(jnp.asarray(method.tolerance), jnp.asarray(method.max_iterations))
+    if start is None:
+        start, given = algorithm.blank_start(problem), False
+    carry = algorithm.begin(problem, start, jnp.asarray(given))
     return algorithm.common(iterate(algorithm, problem, carry, limits))
+
+
+def _continuous(problem: Posed, method: CVIDP, start: Solution | None) -> Carry:
+    """Run in continuous time, from a continuous solution or else from that of the discrete model, as `CVIDP` does."""
+    if start is not None:
+        return _run(method.continuous(), problem, method, start.sites)
+    if problem.model.noise.is_singular:
+        return _run(method.continuous(), problem, method, None)
+    discrete = method.discrete()
+    first = _run(discrete.algorithm(), problem, discrete, None)
+    given = first.status != int(Status.BAD_START)
+    return _run(method.continuous(), problem, method, from_discrete(first.sites), given)

@@ -1,4 +1,4 @@
-"""Mirror descent as in the paper, η ← (1 − ρ) η + ρ g(η), plain or safeguarded."""
+"""Mirror descent as in the paper, η ← (1 − ρ) η + ρ g(η), with or without a safeguard."""
 
 from typing import Any
 
@@ -21,23 +21,37 @@ from girsanov.inference.loop import (
     select,
     settle,
 )
-from girsanov.inference.objective import Problem
+from girsanov.inference.objective import Posed
 from girsanov.inference.status import Status
 
 _GROWTH, _SHRINKAGE = 1.5, 0.5
-_SMALLEST = 1e-6  # a safeguarded step below this has stalled
-_ROUNDING = 1e3  # tolerances that a full step may still move q by when the bound cannot be raised any more
+_SMALLEST = 1e-6  # a safeguarded run ends when its step size falls below this
+_ROUNDING = 1e3  # a run that cannot raise the bound has converged if `ahead` is below this multiple of the tolerance
 
 
 class MirrorCarry(eqx.Module):
+    """The state of mirror descent between two passes.
+
+    Attributes:
+        common: the part that every algorithm has.
+        residual: the natural gradient r = g(η) − η at the current chain.
+        rho: the step size of the next trial.
+        ahead: symmetrised KL divergence of a full step from the current chain, in nats, estimated by the first trial
+            from it; negative before that trial.
+    """
+
     common: Carry
     residual: NaturalChain
     rho: Float[Array, ""]
-    ahead: Float[Array, ""]  # divergence that a full step from the current chain makes, by the first trial from it
+    ahead: Float[Array, ""]
 
 
 class Mirror(Algorithm):
-    """Step ρ; with a safeguard, a step that lowers the bound or leaves the densities is halved and grows back."""
+    """Mirror descent with step size ρ.
+
+    With a safeguard, ρ is halved after a step that lowers the bound or leaves q without a density; it grows again after
+    accepted steps.
+    """
 
     rho: Float[Array, ""]
     safeguard: bool = eqx.field(static=True)
@@ -46,11 +60,11 @@ class Mirror(Algorithm):
     def common(self, carry: MirrorCarry) -> Carry:
         return carry.common
 
-    def begin(self, problem: Problem, start: Any, given: Bool[Array, ""]) -> MirrorCarry:
+    def begin(self, problem: Posed, start: Any, given: Bool[Array, ""]) -> MirrorCarry:
         first = begin_chain(problem, start, given)
         return MirrorCarry(first, 0.0 * first.eta, jnp.asarray(self.rho), jnp.asarray(-1.0))
 
-    def step(self, problem: Problem, carry: MirrorCarry, limits: Limits) -> tuple[MirrorCarry, Record]:
+    def step(self, problem: Posed, carry: MirrorCarry, limits: Limits) -> tuple[MirrorCarry, Record]:
         at = carry.common
         first = at.iteration < 0
         trial = evaluate_trial(problem, at.eta + carry.rho * carry.residual, self.engine)
@@ -66,8 +80,8 @@ class Mirror(Algorithm):
         if self.safeguard:
             rho = jnp.where(accept, jnp.minimum(self.rho, _GROWTH * carry.rho), _SHRINKAGE * carry.rho)
             rho = jnp.where(first, self.rho, rho)
-            # Where no step raises the bound, not even a short one, what is left of the residual is rounding or
-            # quadrature error: q is as good as it gets while a full step would hardly move it.
+            # Where not even a short step raises the bound, the rest of the residual is rounding or quadrature error.
+            # The run has converged if a full step would hardly move q.
             small = (ahead >= 0.0) & (ahead < _ROUNDING * limits.tolerance)
             spent = jnp.where(small, int(Status.CONVERGED), int(Status.STALLED))
             failed = jnp.where(rho < _SMALLEST, spent, int(Status.RUNNING))

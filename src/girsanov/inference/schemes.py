@@ -1,10 +1,10 @@
-"""How the ordinary differential equations of VDP are solved on a grid: moments forwards, multipliers backwards.
+"""Solvers for the ordinary differential equations of VDP on a grid: moments forwards, multipliers backwards in time.
 
     ṁ = A m + b,   Ṡ = A S + S Aᵀ + Q
     λ̇ = −Aᵀλ − ∂ℓ/∂m,   Ψ̇ = −AᵀΨ − ΨA − ∂ℓ/∂S,   ℓ = −½E‖f − A x − b‖²_{Q⁻¹}
 
-with λ and Ψ zero after the last node and jumping by the gradient of Σ E log p(y|x) at every observation: they are the
-derivatives of the bound in m(t) and S(t). A scheme says at which ends of an interval it keeps A and b.
+λ and Ψ are the derivatives of the bound in m(t) and S(t). They are zero after the last node, and jump by the gradient
+of Σ E log p(y|x) at every observation. A scheme defines at which ends of an interval A and b are stored.
 """
 
 import abc
@@ -19,11 +19,11 @@ from girsanov._core.types import Array
 from girsanov.chain.blocks import eye_like, inverse, matmul, matvec, symmetrise, transpose
 from girsanov.chain.linear_sde import Linearisation
 
-_MAX_STEPS = 4096  # of the adaptive solver within one interval
+_MAX_STEPS = 4096  # largest number of steps of the adaptive solver within one interval
 
 
 class Path(NamedTuple):
-    """Moments of the nodes and the transition matrix of every interval."""
+    """Means and covariances of q at the nodes, and the transition matrix T of every interval."""
 
     m: Float[Array, "d N"]
     S: Float[Array, "d d N"]
@@ -31,38 +31,42 @@ class Path(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """Derivatives in a mean and in a covariance: of ℓ, of the data term, or of the whole bound (λ and Ψ)."""
+    """Derivatives with respect to means and covariances: of ℓ, of the data term, or of the bound (λ and Ψ)."""
 
     m: Float[Array, "d *M"]
     S: Float[Array, "d d *M"]
 
 
 class Multipliers(NamedTuple):
-    """λ and Ψ as the update of the drift needs them, for every kept end of the intervals, and at the first node."""
+    """The multipliers λ and Ψ: `ends` at each stored end of the intervals, `first` at the first node."""
 
     ends: tuple[Slopes, ...]
     first: Slopes
 
 
 class Scheme(eqx.Module):
-    """`ends` is 1 where A and b are kept at the left end of an interval, 2 where at both; each has an equal weight."""
+    """A solver for the equations of the moments and of the multipliers.
+
+    `ends` is 1 if A and b are stored at the left end of every interval, and 2 if at both ends, with equal weights.
+    """
 
     ends: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def forward(self, drift: tuple[Linearisation, ...], gaps, Q, m0, S0) -> Path: ...
+    def forward(self, drift: tuple[Linearisation, ...], gaps, Q, m0, S0) -> Path:
+        """Return the moments of q, from its drift and the mean and covariance of the first node."""
 
     @abc.abstractmethod
     def backward(self, drift: tuple[Linearisation, ...], gaps, local: tuple[Slopes, ...], jumps: Slopes) -> Multipliers:
-        """From the derivatives of ℓ at the kept ends and the jumps at the nodes."""
+        """Return the multipliers, from the derivatives of ℓ at the stored ends and the jumps at the nodes."""
 
     @abc.abstractmethod
     def slope(self, EJ, Psi, Q, gaps) -> Float[Array, "d d M"]:
-        """The A that the fixed-point equations ask for."""
+        """Return the right-hand side of the fixed-point equation for A."""
 
 
 def _fixed_point(EJ, Psi, Q):
-    """A = E[∇f] + 2QΨ."""
+    """Return A = E[∇f] + 2QΨ."""
     return EJ + 2.0 * matmul(Q[:, :, None], Psi)
 
 
@@ -78,8 +82,8 @@ class Euler(Scheme):
     """Euler's scheme, as in the paper: q is the Euler–Maruyama chain of its drift.
 
     With `adjoint`, the multipliers are the derivatives of the discretised bound itself instead of Euler steps of
-    their equations, Ψ_m = TᵀΨ_{m+1}T + Δ∂ℓ/∂S with T = I + ΔA and A = E[∇f] + 2QΨT: the same as dt falls, and stable
-    next to sharp observations.
+    their equations: Ψ_m = TᵀΨ_{m+1}T + Δ∂ℓ/∂S with T = I + ΔA, and A = E[∇f] + 2QΨT. The two agree as dt falls, and the
+    adjoint form is stable next to precise observations.
     """
 
     adjoint: bool = eqx.field(static=True, default=False)
@@ -122,20 +126,21 @@ class Euler(Scheme):
         A = _fixed_point(EJ, Psi, Q)
         if not self.adjoint:
             return A
-        # A = E[∇f] + 2QΨ(I + ΔA): (Q⁻¹ − 2ΔΨ) A = Q⁻¹(E[∇f] + 2QΨ), symmetric positive definite where Ψ is negative
+        # A = E[∇f] + 2QΨ(I + ΔA) is equivalent to (Q⁻¹ − 2ΔΨ) A = Q⁻¹(E[∇f] + 2QΨ). The matrix on the left is
+        # symmetric, and positive definite where Ψ is negative.
         Q_inv = inverse(Q)[0][:, :, None]
         return matmul(inverse(Q_inv - 2.0 * gaps * Psi)[0], matmul(Q_inv, A))
 
 
 class Adaptive(Scheme):
-    """A Runge–Kutta method of order five with its own steps inside every interval, A and b linear between its ends."""
+    """A Runge–Kutta method of order five with adaptive steps inside each interval, where A and b are linear in time."""
 
     rtol: float = eqx.field(static=True, default=1e-6)
     atol: float = eqx.field(static=True, default=1e-9)
     ends: int = eqx.field(static=True, default=2)
 
     def _solve(self, field, start, interval):
-        """Integrate over one interval, its time scaled to [0, 1]; NaN where the solver gives up."""
+        """Integrate over one interval, with its time scaled to [0, 1]; NaN where the solver fails."""
         import diffrax
 
         solution = diffrax.diffeqsolve(
@@ -198,6 +203,6 @@ class Adaptive(Scheme):
 
 
 def _between(s, interval):
-    """The values a fraction s into an interval, and its length."""
+    """Interpolate linearly at the fraction s of an interval; return the values and the length of the interval."""
     left, right, gap = interval
     return *((1.0 - s) * a + s * b for a, b in zip(left, right, strict=True)), gap

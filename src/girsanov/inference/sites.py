@@ -1,4 +1,7 @@
-"""The parts of a Gaussian posterior: a linear base process, data sites λ and dense sites Λ, η = η_L + φ(λ) + ψ(Λ)."""
+"""The parts of a Gaussian posterior: η = η_L + φ(λ) + ψ(Λ), a linear base process, data sites λ and dense sites Λ.
+
+A site is an unnormalised Gaussian factor on the state at one time.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,24 +18,30 @@ from girsanov.model.model import Model
 
 
 class DenseSites(eqx.Module):
-    """Sites per unit of time, exp(ℓᵀx − ½xᵀΓx), on each state but the last."""
+    """Sites exp(ℓᵀx − ½xᵀΓx) per unit of time, on each state but the last: potential ℓ and precision Γ."""
 
     potential: Float[Array, "d M"]
     precision: Float[Array, "d d M"]
 
 
 class DataSites(eqx.Module):
-    """exp(λᵀx − ½xᵀΛx) for every observation, in the coordinates of the state."""
+    """Sites exp(λᵀx − ½xᵀΛx), one for each observation, in the coordinates of the state."""
 
     potential: Float[Array, "d n"]
     precision: Float[Array, "d d n"]
 
 
 class Sites(eqx.Module):
-    """The sites of g(q), the natural parameters that the gradient of the bound asks for; q's own at the optimum.
+    """The sites of g(q), the gradient of the bound without its entropy; at the optimum they compose q itself.
 
-    In continuous time the base is given at the nodes, and dense sites at either end of every interval: `dense` at the
-    left one, `right` at the right one, each with half the interval's weight.
+    In continuous time the base drift is given at the nodes, and dense sites at both ends of every interval, each with
+    the weight of half the interval.
+
+    Attributes:
+        base: the base drift A x + b: of every step, or in continuous time at every node.
+        dense: the dense sites; in continuous time those at the left ends.
+        data: the data sites.
+        right: the dense sites at the right ends, in continuous time only.
     """
 
     base: Linearisation
@@ -48,32 +57,39 @@ def base_chain(
     valid: Bool[Array, " M"] | bool = True,
     time: Time = "discrete",
 ) -> NaturalChain:
-    """η_L: transitions of the linear drift and p(x_0).
+    """Return η_L, the chain of the linear base drift and p(x_0).
 
-    Discrete time: Euler–Maruyama, x₊ | x ~ N(x + Δ(Ax + b), ΔQ). Continuous time: those of the SDE itself.
+    In discrete time its transitions are Euler–Maruyama steps, x₊ | x ~ N(x + Δ(Ax + b), ΔQ); in continuous time they
+    are those of the linear SDE itself.
     """
-    Q = jnp.asarray(model.diffusion)
     if time == "continuous":
-        T, c, Sigma = exact_transition(base, Q, jnp.asarray(gaps))
+        T, c, Sigma = exact_transition(base, jnp.asarray(model.noise.Q), jnp.asarray(gaps))
         W = inverse(Sigma)[0]
     else:
         A, b = jnp.asarray(base.A), jnp.asarray(base.b)
-        T, c, W = blocks.eye_like(A) + gaps * A, gaps * b, inverse(Q)[0][:, :, None] / gaps
+        T, c, W = blocks.eye_like(A) + gaps * A, gaps * b, model.noise.precision[:, :, None] / gaps
     initial = model.initial_state()
     precision = inverse(jnp.asarray(initial.cov))[0]
     return linear_chain(T, c, jnp.where(valid, W, 0.0), jnp.asarray(initial.mean), precision)
 
 
 def data_chain(data: DataSites, node: Int[Array, " n"], like: NaturalChain) -> NaturalChain:
-    """φ(λ): the data sites on their nodes, in a chain of the size of `like`."""
+    """Return φ(λ), the data sites on their nodes, as a chain of the size of `like`."""
     zero = 0.0 * like
     return NaturalChain(zero.h.at[:, node].add(data.potential), zero.J.at[..., node].add(data.precision), zero.K)
 
 
 class SiteForm(eqx.Module):
-    """q written as base process, data sites and what is left, the dense sites ψ(Λ), as natural parameters.
+    """q as the sum of a base process η_L, data sites φ(λ) and dense sites ψ(Λ), which are the rest of q.
 
-    `natural()` is their sum. `rebase` moves to another base process, ψ(Λ) += η_L(old) − η_L(new): q stays as it is.
+    Attributes:
+        model: the model.
+        gaps: the gaps of the time grid.
+        node: the node of each observation.
+        base: the base drift A x + b.
+        data: the data sites λ.
+        dense: the dense sites ψ(Λ), as natural parameters.
+        time: "discrete" or "continuous", the kind of the base's transitions.
     """
 
     model: Model
@@ -96,6 +112,7 @@ class SiteForm(eqx.Module):
         data: DataSites,
         time: Time = "discrete",
     ) -> "SiteForm":
+        """Write q with this base process and these data sites; the rest becomes the dense sites."""
         form = cls(model, gaps, node, base, data, q, time)
         return cls(model, gaps, node, base, data, to_numpy(own(q) - form._known(base)), time)
 
@@ -103,15 +120,17 @@ class SiteForm(eqx.Module):
         return base_chain(own(self.model), own(base), own(self.gaps), time=self.time)
 
     def _known(self, base: Linearisation) -> NaturalChain:
-        """η_L + φ(λ): all but the dense sites."""
+        """Return η_L + φ(λ), which is q without its dense sites."""
         chain = self._base_chain(base)
         return chain + data_chain(own(self.data), own(self.node), chain)
 
     @float64
     def natural(self) -> NaturalChain:
+        """Return the natural parameters of q, the sum of the three parts."""
         return to_numpy(self._known(self.base) + own(self.dense))
 
     @float64
     def rebase(self, base: Linearisation) -> "SiteForm":
+        """Return the same q with another base process: ψ(Λ) += η_L(old) − η_L(new)."""
         dense = to_numpy(own(self.dense) + self._base_chain(self.base) - self._base_chain(base))
         return SiteForm(self.model, self.gaps, self.node, base, self.data, dense, self.time)

@@ -1,9 +1,11 @@
-"""How a run ended."""
+"""The statuses of a run of inference, and their messages."""
 
 import enum
 
 
 class Status(enum.IntEnum):
+    """How a run ended; its name in lower case is the `status` of a posterior."""
+
     RUNNING = 0
     CONVERGED = 1
     MAX_ITERATIONS = 2
@@ -16,33 +18,35 @@ class Status(enum.IntEnum):
 
     @property
     def message(self) -> str:
+        """A sentence on what the status means and what to do about it."""
         return _MESSAGES[self]
 
 
 _MESSAGES = {
     Status.RUNNING: "still running",
     Status.CONVERGED: "converged",
-    Status.MAX_ITERATIONS: "stopped at max_iterations before the tolerance was met; raise max_iterations",
+    Status.MAX_ITERATIONS: "the run stopped at max_iterations before it met its tolerance; raise max_iterations",
     Status.STALLED: (
-        "no step raises the bound further although its equations are not yet solved: the quadrature, or in VDP the "
-        "solver on this grid, does not resolve them to the tolerance asked for. The last good result is returned; "
-        "check it against more quadrature points, and VDP against a smaller dt or solver='adjoint'"
+        "no step raises the bound further, but the run has not met its tolerance: the quadrature, or in VDP the "
+        "solver on this grid, is not accurate enough for it. The last good result is returned; compare it with one "
+        "from more quadrature points, and with VDP use a smaller dt or solver='adjoint'"
     ),
     Status.NOT_A_DENSITY: (
-        "the next step left the set of probability densities (its precision is not positive definite); the last good "
-        "result is returned. Use a smaller rho, or safeguard=True"
+        "the next step would have left q without a probability density (its precision matrix is not positive "
+        "definite); the last good result is returned. Use a smaller rho, or safeguard=True"
     ),
     Status.DIVERGED: (
-        "the fixed-point iteration diverged; the best result met is returned. Use a smaller omega, a smaller dt, "
-        "solver='adjoint' or safeguard=True"
+        "the fixed-point iteration diverged; the best result of the run is returned. Use a smaller omega, a smaller "
+        "dt, solver='adjoint' or safeguard=True"
     ),
     Status.ILL_CONDITIONED: (
-        "the scales of the model lie too far apart for double precision; the best result met is returned, and its "
-        "digits cannot be relied on"
+        "the scales of the model lie too far apart for double precision; the best result of the run is returned, but "
+        "its digits are not reliable"
     ),
     Status.QUADRATURE: (
-        "the run met its tolerance, but its rule of quadrature does not resolve the drift: use "
-        "quadrature=gv.GaussHermite(5), or gv.MonteCarlo in many dimensions. A richer rule disagrees"
+        "the run met its tolerance, but its quadrature rule does not resolve the drift: use "
+        "quadrature=gv.GaussHermite(5), or gv.MonteCarlo in many dimensions. The difference from a more accurate rule "
+        "is too large"
     ),
-    Status.BAD_START: "the starting point is not a probability density or its bound is not finite",
+    Status.BAD_START: "the starting point is not a probability density, or its bound is not finite",
 }

@@ -7,17 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from girsanov._core.compile import compiled
+from girsanov._core.extras import check_extra
 from girsanov.chain import blocks
 from girsanov.chain.conversion import to_natural
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Smoothed
 from girsanov.inference.conditioning import flagged
+from girsanov.inference.continuous import ContinuousSites
 from girsanov.inference.fixed_point import AffineProcess, FixedPoint, moments_of
-from girsanov.inference.levels import make_problem
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, check_limits, reject_unknown
-from girsanov.inference.objective import Problem, evaluate
+from girsanov.inference.objective import Posed, evaluate
 from girsanov.inference.schemes import Adaptive, Euler, Scheme
 from girsanov.inference.sites import Sites
 from girsanov.inference.status import Status
@@ -28,17 +29,22 @@ _BEGINNINGS = ("data", "prior")
 
 
 class VDP(Method):
-    """Settings of VDP.
+    """Settings of VDP, for the argument `method` of `gv.infer` and `gv.learn`.
 
-    - omega: the step of the fixed-point iteration, in (0, 1].
-    - safeguard: take back and halve steps that lower the bound; False is the plain iteration of the paper, which ends
-      with the status "diverged" and the best result met where it breaks down.
-    - tolerance: stop when q differs from the process that the equations ask for by less, in nats.
-    - solver: "euler" as in the paper; "adjoint", whose multipliers are derivatives of the discretised bound itself and
-      stay stable next to sharp observations; "adaptive", a Runge–Kutta method with its own steps inside the intervals.
-    - rtol: tolerance of the adaptive solver.
-    - begin: start from a rough reading of the "data", or from the "prior".
-    - quadrature: as for `CVIDP`.
+    Args:
+        omega: step size of the fixed-point iteration, in (0, 1]; default 1.
+        safeguard: whether to reject and halve steps that lower the bound; default True. False is the plain iteration of
+            the paper; where it fails, the run ends with the status "diverged" and its best result.
+        tolerance: in nats, default 1e-6. A run has converged when the divergence between q and the right-hand side of
+            the fixed-point equations is below it.
+        max_iterations: largest number of iterations; default 1000.
+        solver: "euler" as in the paper; "adjoint" (the default), whose multipliers are derivatives of the discretised
+            bound and stay stable next to precise observations; or "adaptive", a Runge–Kutta method with adaptive steps
+            inside the intervals of the grid, which needs the extra `diffrax`.
+        rtol: relative tolerance of the adaptive solver, in (0, 1); default 1e-6.
+        begin: where to start: from a rough approximation of the "data" (the default), or from the "prior".
+        quadrature: rule for expectations of the drift, such as `gv.GaussHermite(10)`. None (the default) takes
+            Gauss–Hermite up to d = 3 and cubature above.
     """
 
     omega: float
@@ -78,22 +84,22 @@ class VDP(Method):
 
     @property
     def scheme(self) -> Scheme:
+        """The solver for the differential equations of the moments and the multipliers."""
         if self.solver == "adaptive":
+            check_extra("diffrax", 'VDP(solver="adaptive")')
             return Adaptive(rtol=self.rtol, atol=1e-3 * self.rtol)
         return Euler(adjoint=self.solver == "adjoint")
 
-    def solve(self, model, series, grid, start, progress=None) -> tuple[Problem, Run, list[Run]]:
-        problem = make_problem(model, series, grid, self.rule(model.dim))
-        begin = None if start is None else start(problem)
-        return problem, self._run(problem, begin, progress), []
+    def solve(self, problem, start=None, progress=None) -> tuple[Run, list[Run]]:
+        return self._run(problem, start, progress), []
 
-    def continue_from(self, problem: Problem, start: Start, **limits: Any) -> Run:
+    def continue_from(self, problem: Posed, start: Start, **limits: Any) -> Run:
         return self._run(problem, start, None, **limits)
 
-    def next_start(self, result: Run, sites: Sites, eta: NaturalChain) -> Start:
+    def next_start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:
         return eta
 
-    def _run(self, problem: Problem, start: Start | None, progress: Any, **limits: Any) -> Run:
+    def _run(self, problem: Posed, start: Start | None, progress: Any, **limits: Any) -> Run:
         scheme = self.scheme
         algorithm = FixedPoint(
             omega=np.asarray(self.omega), scheme=scheme, safeguard=self.safeguard, from_prior=self.begin == "prior"
@@ -106,10 +112,10 @@ class VDP(Method):
 
 
 @compiled
-def _as_chain(problem: Problem, scheme: Scheme, q: AffineProcess):
-    """q as the chain of its nodes, and the sites that the gradient of the bound asks for there."""
+def _as_chain(problem: Posed, scheme: Scheme, q: AffineProcess):
+    """Return q at the nodes by its moments and natural parameters, and the sites given by the gradient of the bound."""
     moments, ok = moments_of(problem, scheme, q)
-    inside = problem.in_chain
+    inside = problem.data.in_chain
     S = jnp.where(inside, moments.S, blocks.eye_like(moments.S))
     moments = Moments(jnp.where(inside, moments.m, 0.0), S, jnp.where(inside[1:], moments.C, 0.0))
     _, sites = evaluate(problem, Smoothed(moments, jnp.zeros(()), ok))

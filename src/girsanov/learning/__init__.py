@@ -1,5 +1,5 @@
-"""Parameters: which of a model's arrays are free, and the bound's maximum over them.
+"""Learning: the maximum of the evidence bound over parameters of a model.
 
-`learn` is the verb. `parameters` names and constrains what is free, `objectives` has the bound as a function of it,
-`curvature` the standard errors.
+`learn` has the function `gv.learn`. `parameters` names and constrains the trainable parameters, `objectives` has the
+bound as a function of them, and `curvature` computes standard errors.
 """

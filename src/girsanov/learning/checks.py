@@ -1,4 +1,4 @@
-"""The settings of learning, checked before anything is run."""
+"""Checks of the settings of `gv.learn`, made before anything is run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,31 +12,42 @@ from girsanov.learning.parameters import Parameter, Spec, constrain, free_part, 
 from girsanov.model.model import Model
 from girsanov.result.fit import Fit
 
-_FAR = 4.0  # in free coordinates
+_FAR = 4.0  # a prior's support is checked at −_FAR, 0 and _FAR in the free coordinates of its parameter
 OBJECTIVES = ("modified", "standard", "profile")
 
 
 def check_objective(objective: str | None, method: Method, optimiser: Any) -> str:
+    """Return the objective, or the default of the method; raise a ValueError where the settings exclude each other."""
     check_optimiser(optimiser)
     by_sites = isinstance(method, CVIDP)
-    if by_sites and method.time != "discrete":
-        raise ValueError("learning works in discrete time: leave time='discrete', and infer the fitted model at will")
+    if by_sites and method.time == "continuous":
+        if objective not in (None, "profile"):
+            raise ValueError(
+                f"objective={objective!r} is for discrete time; in continuous time, and with singular noise, learning "
+                "maximises the profile of the bound: leave objective out"
+            )
+        objective = "profile"
     objective = objective or ("modified" if by_sites else "standard")
     if objective not in OBJECTIVES:
         raise ValueError(f"unknown objective {objective!r}; choose one of {list(OBJECTIVES)}")
     if objective == "modified" and not by_sites:
-        raise ValueError("objective='modified' needs the sites of CVIDP; with VDP take 'standard' or 'profile'")
+        raise ValueError("objective='modified' needs the sites of CVIDP; with VDP use 'standard' or 'profile'")
     if objective == "profile" and optimiser != "lbfgs":
-        raise ValueError("objective='profile' is maximised by L-BFGS: leave optimiser='lbfgs'")
+        raise ValueError("objective='profile' is maximised by L-BFGS only: leave optimiser='lbfgs'")
     return objective
 
 
 def check_learnable(spec: Spec, method: Method) -> None:
+    """Raise a ValueError if the method cannot learn one of the parameters."""
     if not isinstance(method, CVIDP) and any(p.path.split(".")[0] == "diffusion" for p in spec):
-        raise ValueError("VDP cannot learn the diffusion, which its q shares with the model: use method=gv.CVIDP()")
+        raise ValueError(
+            "VDP cannot learn the diffusion, because its q has the diffusion of the model: use method=gv.CVIDP(), or "
+            "leave the diffusion out of trainable"
+        )
 
 
 def check_priors(spec: Spec, priors: Mapping[str, Any] | None) -> dict:
+    """Return the priors as a dictionary; raise a ValueError if one does not fit its parameter."""
     priors = dict(priors or {})
     paths = [p.path for p in spec]
     for path, prior in priors.items():
@@ -49,7 +60,10 @@ def check_priors(spec: Spec, priors: Mapping[str, Any] | None) -> dict:
 
 
 def _check_support(p: Parameter, prior: Any) -> None:
-    """A prior has to cover its parameter's range: numpyro's densities go on as they are outside their support."""
+    """Raise a ValueError unless the prior covers the range of its parameter.
+
+    Outside their support, the densities of numpyro return values without a meaning.
+    """
     for free in (-_FAR, 0.0, _FAR):
         value = free_part(p, constrain(p, np.full(p.size, free)))
         if not np.all(prior.support(value)):
@@ -60,14 +74,17 @@ def _check_support(p: Parameter, prior: Any) -> None:
 
 
 def check_resume(spec: Spec, resume: Fit | None, model: Model) -> None:
-    """That the fit to go on from learnt these parameters of this model: its frozen parts must be those given."""
+    """Raise a ValueError unless the fit in `resume=` learnt these parameters of this model.
+
+    The parameters that are not learnt must have the same values in the model given and in the fit.
+    """
     paths = tuple(p.path for p in spec)
     if resume is None:
         return
     if resume.trainable != paths:
         raise ValueError(
             f"resume= learnt {', '.join(resume.trainable)}, but trainable stands for {', '.join(paths)}; to learn "
-            "others, start anew from the fitted model: gv.learn(fit.model, ...)"
+            "other parameters, start again from the fitted model: gv.learn(fit.model, ...)"
         )
     given, learnt = leaves_by_path(model), leaves_by_path(resume.model)
     for path in [*given, *(p for p in learnt if p not in given)]:
@@ -75,8 +92,8 @@ def check_resume(spec: Spec, resume: Fit | None, model: Model) -> None:
         fits = old is not None and new is not None and np.shape(old) == np.shape(new)
         if not fits or (path not in paths and not np.array_equal(np.asarray(old), np.asarray(new))):
             raise ValueError(
-                f"resume= goes on from the fit's own parameters, but {path} is {_shown(new)} in the model given "
-                f"and {_shown(old)} in the fit: give the model that was fitted, or start anew without resume="
+                f"resume= continues from the parameters of the fit, but {path} is {_shown(new)} in the model given "
+                f"and {_shown(old)} in the fit: give the model that was fitted, or start again without resume="
             )
 
 

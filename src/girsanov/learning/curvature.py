@@ -1,4 +1,4 @@
-"""Standard errors from the curvature of the profile of the bound at its maximum (Laplace)."""
+"""Standard errors from the curvature of the profile max_q L(q, θ) at its maximum (Laplace's approximation)."""
 
 from typing import Any, NamedTuple
 
@@ -7,23 +7,38 @@ import numpy as np
 
 from girsanov.learning.parameters import constrained_entries, entries
 
-# Of the central differences, in free coordinates of order one: where quadrature does not resolve the drift (a kink), an
-# E-step sees no smaller change of θ.
+# Step of the central differences, in free coordinates of order one. It is not smaller because an E-step does not see
+# smaller changes of θ where quadrature does not resolve the drift, as at a kink.
 _STEP = 1e-2
-_LONGEST, _USUAL = 0.5, 0.1  # steps in standard deviations of the coordinate: from when on to shorten, and to what
-_ITERATIONS = 1000  # an E-step of the differences may take, whatever the limit while learning
-_FLAT = 1e-4  # nats per squared unit of a free coordinate, or of its size if that is larger: the data do not tell it
+_LONGEST, _USUAL = 0.5, 0.1  # a step longer than the first is shortened to the second, in standard deviations of θ_i
+_ITERATIONS = 1000  # an E-step of the differences may take at least this many iterations
+_FLAT = 1e-4  # below this curvature the data do not determine a parameter: nats per squared unit of a free coordinate
 
 
 class Curvature(NamedTuple):
+    """The curvature at the maximum.
+
+    Attributes:
+        errors: standard errors by the names of `parameters.entries`; None where there are none.
+        covariance: covariance of the same values, or None.
+        flat: whether the bound does not change in some direction.
+        message: why there are no standard errors; empty where there are.
+    """
+
     errors: dict[str, float] | None
-    covariance: np.ndarray | None  # of the values behind `entries`
+    covariance: np.ndarray | None
     flat: bool
     message: str
 
 
 def laplace(learner: Any, theta: np.ndarray, result: Any) -> Curvature:
-    """The inverse of minus the Hessian of max_q L(q, θ), by the delta method that of the values."""
+    """Compute standard errors from the inverse of minus the Hessian of max_q L(q, θ) and the delta method.
+
+    Args:
+        learner: the `Learner` of the fit.
+        theta: the free coordinates at the maximum.
+        result: the last E-step, at `theta`.
+    """
     hessian = np.array([_hessian_row(learner, theta, result, i) for i in range(len(theta))])
     precision = -0.5 * (hessian + hessian.T)
     if not np.isfinite(precision).all():
@@ -35,16 +50,18 @@ def laplace(learner: Any, theta: np.ndarray, result: Any) -> Curvature:
         share = np.abs(vectors[:, 0])
         worst = ", ".join(names[i] for i in np.argsort(-share) if share[i] > 0.3)
         if abs(values[0]) < _FLAT:
-            text = f"the bound does not change along {worst}: the data cannot tell; fix it, or give it a prior"
+            text = (
+                f"the bound does not change along {worst}: the data cannot tell its value; fix it, or give it a prior"
+            )
             return Curvature(None, None, True, text)
-        return Curvature(None, None, False, f"no standard errors: the bound curves upwards along {worst}")
+        return Curvature(None, None, False, f"no standard errors: the bound is not at a maximum along {worst}")
     J = np.asarray(jax.jacfwd(lambda t: constrained_entries(learner.spec, t))(theta))
     covariance = J @ np.linalg.inv(precision) @ J.T  # delta method: free coordinates to values
     return Curvature(dict(zip(names, np.sqrt(np.diagonal(covariance)).tolist(), strict=True)), covariance, False, "")
 
 
 def _hessian_row(learner: Any, theta: np.ndarray, result: Any, i: int) -> np.ndarray:
-    """Central differences in θ_i, again with a shorter step where the first was long for the curvature it found."""
+    """Return row i of the Hessian by central differences; repeat with a shorter step where the curvature is large."""
     step = _STEP * max(1.0, abs(theta[i]))
     row = _difference(learner, theta, result, i, step)
     if -row[i] * step**2 > _LONGEST**2:
@@ -53,7 +70,7 @@ def _hessian_row(learner: Any, theta: np.ndarray, result: Any, i: int) -> np.nda
 
 
 def _difference(learner: Any, theta: np.ndarray, result: Any, i: int, step: float) -> np.ndarray:
-    """Of the envelope gradient, each at the q that is optimal for its θ."""
+    """Return the central difference in θ_i of the profile's gradient, each at the q that is optimal for its θ."""
     limits = {
         "tolerance": min(1e-9, learner.method.tolerance),
         "max_iterations": max(_ITERATIONS, learner.method.max_iterations),

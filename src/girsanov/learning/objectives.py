@@ -1,13 +1,13 @@
-"""The objectives of learning and their gradients in the free parameters θ.
+"""The objectives of learning and their gradients in the free parameters θ. q_k is the result of the last E-step.
 
 - standard: L(q_k, θ) with q_k held fixed.
-- modified: l(θ) = L(η(θ), θ) with η(θ) = η_L(θ) + φ(λ_θ) + ψ(Λ), and its full gradient: the base p_L(θ) is the
-  linearisation of f_θ at q_k, the data sites λ_θ are those of p_θ(y | x) at q_k (fixed unless the likelihood is learnt;
-  the noise of a Gaussian one enters exactly), and the dense sites are fixed at what q_k has beyond the two,
+- modified: l(θ) = L(η(θ), θ) with η(θ) = η_L(θ) + φ(λ_θ) + ψ(Λ), and its full gradient. The base p_L(θ) is the
+  linearisation of f_θ at q_k. The data sites λ_θ are those of p_θ(y | x) at q_k; they are fixed unless the likelihood
+  is learnt, and the noise of a Gaussian likelihood enters exactly. The dense sites are fixed at the rest of q_k,
   ψ(Λ) = η_k − η_L(θ_k) − φ(λ_k), so that l(θ_k) = L(q_k, θ_k) also where the E-step stopped early. The part of the
-  gradient that goes through q is ⟨dη/dθ, ∇_ηL⟩, and ∇_ηL = F r is one tangent pass of the smoother: nothing is
-  differentiated backwards through the chain.
-- profile: max_q L(q, θ); by the envelope theorem its gradient is that of `standard` at the optimal q.
+  gradient that goes through q is ⟨dη/dθ, ∇_ηL⟩, and one tangent pass of the smoother gives ∇_ηL = F r, so the chain
+  need not be differentiated backwards.
+- profile: max_q L(q, θ). By the envelope theorem its gradient is that of `standard` at the optimal q.
 """
 
 from typing import NamedTuple
@@ -19,20 +19,26 @@ from jaxtyping import Float
 
 from girsanov._core.compile import compiled
 from girsanov._core.types import Array
-from girsanov.chain.blocks import inverse
 from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Engine, Smoothed, smooth, tangent
 from girsanov.inference.careful import Path, bound
+from girsanov.inference.continuous import ContinuousSites, envelope
 from girsanov.inference.expectations import drift_expectations
-from girsanov.inference.objective import Problem, compose, data_expectations, evaluate
+from girsanov.inference.objective import Posed, compose, data_expectations, evaluate
 from girsanov.inference.sites import DataSites, base_chain, data_chain
 from girsanov.learning.parameters import Spec, free_part, insert, split
 
 
 class Expansion(NamedTuple):
-    """q_k of the last E-step: its chain, its moments, and at the parameters of then Π_{q_k}[f] and the data sites."""
+    """The result q_k of the last E-step.
+
+    Attributes:
+        eta, moments: its natural parameters and its moments.
+        base: the drift linearised at q_k, Π_{q_k}[f], with the parameters θ_k of that E-step.
+        data: the data sites at q_k, with the same parameters.
+    """
 
     eta: NaturalChain
     moments: Moments
@@ -40,12 +46,16 @@ class Expansion(NamedTuple):
     data: DataSites
 
 
-def with_parameters(spec: Spec, theta: Float[Array, " P"], problem: Problem) -> Problem:
+def with_parameters(spec: Spec, theta: Float[Array, " P"], problem: Posed) -> Posed:
+    """Return the problem with the parameters θ in its model."""
     return eqx.tree_at(lambda p: p.model, problem, insert(spec, theta, problem.model))
 
 
 def log_prior(spec: Spec, theta: Float[Array, " P"], priors: dict) -> Float[Array, ""]:
-    """Sum of the log densities of the parameters' values (no Jacobian: the mode is that of the values)."""
+    """Return the sum of the log prior densities of the parameters.
+
+    They are densities of the values, without a Jacobian of the free coordinates, so the mode is that of the values.
+    """
     values, total = split(spec, theta), jnp.zeros(())
     for p in spec:
         if p.path in priors:
@@ -53,27 +63,29 @@ def log_prior(spec: Spec, theta: Float[Array, " P"], priors: dict) -> Float[Arra
     return total
 
 
-def linearise(problem: Problem, q: Moments) -> Linearisation:
-    """Π_q[f], zero on the padding."""
-    Q_inv, _ = inverse(jnp.asarray(problem.model.diffusion))
-    valid, times = problem.in_chain[1:], problem.times[:-1]
-    base = drift_expectations(problem.model.drift, Q_inv, problem.rule, q, times, problem.gaps, valid).base
+def linearise(problem: Posed, q: Moments) -> Linearisation:
+    """Return the drift linearised at q, Π_q[f], with zeros on the padding."""
+    noise = problem.model.noise
+    valid, times = problem.data.in_chain[1:], problem.data.times[:-1]
+    base = drift_expectations(
+        problem.model.drift, noise.precision, problem.rule, q, times, problem.data.gaps, valid
+    ).base
     return Linearisation(jnp.where(valid, base.A, 0.0), jnp.where(valid, base.b, 0.0))
 
 
-def _standard(theta, spec: Spec, problem: Problem, q: Moments, log_det, priors: dict):
+def _standard(theta, spec: Spec, problem: Posed, q: Moments, log_det, priors: dict):
     here = with_parameters(spec, theta, problem)
     elbo, _ = evaluate(here, Smoothed(q, log_det, jnp.asarray(True)))
     return elbo + log_prior(spec, theta, priors)
 
 
-def _known(problem: Problem, base: Linearisation, data: DataSites) -> NaturalChain:
-    """η_L + φ(λ)."""
-    chain = base_chain(problem.model, base, problem.gaps, problem.in_chain[1:])
-    return chain + data_chain(data, problem.node, chain)
+def _known(problem: Posed, base: Linearisation, data: DataSites) -> NaturalChain:
+    """Return η_L + φ(λ), the chain of the base process and the data sites."""
+    chain = base_chain(problem.model, base, problem.data.gaps, problem.data.in_chain[1:])
+    return chain + data_chain(data, problem.data.node, chain)
 
 
-def _modified(theta, theta_k, spec: Spec, problem: Problem, q_k: Expansion, priors: dict, engine: Engine):
+def _modified(theta, theta_k, spec: Spec, problem: Posed, q_k: Expansion, priors: dict, engine: Engine):
     here = with_parameters(spec, theta, problem)
     base = linearise(here, q_k.moments)
     data, _ = data_expectations(here, q_k.moments)
@@ -89,21 +101,41 @@ def _modified(theta, theta_k, spec: Spec, problem: Problem, q_k: Expansion, prio
 
 
 @compiled
-def standard_value_and_grad(theta, spec: Spec, problem: Problem, q: Moments, log_det, priors: dict):
+def standard_value_and_grad(theta, spec: Spec, problem: Posed, q: Moments, log_det, priors: dict):
+    """Return L(q, θ) plus the log prior with q held fixed, and its gradient in θ."""
     return jax.value_and_grad(_standard)(theta, spec, problem, q, log_det, priors)
 
 
-def _careful(theta, spec: Spec, problem: Problem, q: Path, priors: dict):
+def _careful(theta, spec: Spec, problem: Posed, q: Path, priors: dict):
     return bound(with_parameters(spec, theta, problem), q)[0] + log_prior(spec, theta, priors)
 
 
 @compiled
-def careful_value_and_grad(theta, spec: Spec, problem: Problem, q: Path, priors: dict):
-    """`standard_value_and_grad` for a q in square-root form."""
+def careful_value_and_grad(theta, spec: Spec, problem: Posed, q: Path, priors: dict):
+    """Do the same as `standard_value_and_grad` for a q in square-root form."""
     return jax.value_and_grad(_careful)(theta, spec, problem, q, priors)
 
 
+def _continuous(theta, spec: Spec, problem: Posed, sites: ContinuousSites, priors: dict):
+    return envelope(with_parameters(spec, theta, problem), sites) + log_prior(spec, theta, priors)
+
+
 @compiled
-def modified_value_and_grad(theta, theta_k, spec: Spec, problem: Problem, q_k: Expansion, priors: dict, engine):
-    """(l(θ), (base, data sites and chain at θ, whether it is a density)), gradient."""
+def continuous_value_and_grad(theta, spec: Spec, problem: Posed, sites: ContinuousSites, priors: dict):
+    """Return the profile of the bound in continuous time and its gradient, from the sites of a converged run.
+
+    The loops in which transitions are computed can be differentiated in forward mode only.
+    """
+
+    def twice(t):
+        value = _continuous(t, spec, problem, sites, priors)
+        return value, value
+
+    grad, value = jax.jacfwd(twice, has_aux=True)(theta)
+    return value, grad
+
+
+@compiled
+def modified_value_and_grad(theta, theta_k, spec: Spec, problem: Posed, q_k: Expansion, priors: dict, engine):
+    """Return (l(θ), (base, data sites, chain at θ, whether it is a density)) and the gradient of l in θ."""
     return jax.value_and_grad(_modified, has_aux=True)(theta, theta_k, spec, problem, q_k, priors, engine)

@@ -1,10 +1,12 @@
-"""Trainable parameters: which leaves of a model, under which constraints, as one unconstrained vector.
+"""Trainable parameters of a model, and their map to one vector of unconstrained numbers, the free coordinates θ.
 
-A parameter is named by its path in the model ("drift.scale", "likelihood.variance"); a name also stands for everything
-below it ("drift"). Constraints are bijections from unconstrained numbers: real, positive, an interval, and symmetric
-positive-definite matrices that keep the form in which they were given (a multiple of the identity, diagonal, full).
+A parameter is an array of the model and is named by its path ("drift.scale", "likelihood.variance"). A name also stands
+for everything below it ("drift"), and a name with indices for a single entry ("drift.A[0, 1]"). A constraint is a
+bijection from unconstrained numbers: real, positive, an interval, or symmetric positive-definite matrices, which keep
+the form in which they were given (a multiple of the identity, diagonal, or full).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,52 +19,131 @@ from numpyro.distributions import biject_to
 from numpyro.distributions import constraints as nc
 
 from girsanov._core.types import Array
-from girsanov.model.model import Model
+from girsanov.model.model import Model, parameter_name
 
 Kind = str | tuple[float, float]
 _MATRIX_FORMS = ("scalar", "diagonal", "full")
-_SMALL, _LARGE = 1e-3, 1e3  # outside this range a parameter is measured in a unit of its own
-KINDS = ("real", "positive", *_MATRIX_FORMS)
+_SMALL, _LARGE = 1e-3, 1e3  # a parameter outside this range gets a unit of its own, see `units`
+_ENTRY = re.compile(r"(?P<path>.+)\[(?P<index>\s*-?\d+\s*(,\s*-?\d+\s*)*)\]")
+KINDS = ("real", "positive", "ordered", *_MATRIX_FORMS)
 
 
 class Parameter(NamedTuple):
-    """One trainable leaf: its path, how it is constrained, its shape, and its number of free coordinates."""
+    """One trainable parameter.
+
+    Attributes:
+        path: its path.
+        kind: its constraint.
+        shape: its shape.
+        size: its number of free coordinates that are learnt.
+        learnt: the places of these among all free coordinates, or None if all are learnt.
+        fixed: all free coordinates at the start, for those that are not learnt; empty if all are.
+    """
 
     path: str
     kind: Kind
     shape: tuple[int, ...]
     size: int
+    learnt: tuple[int, ...] | None = None
+    fixed: tuple[float, ...] = ()
 
 
 Spec = tuple[Parameter, ...]
 
 
 def _path_name(path: Any) -> str:
+    """Return the name that a user gives to an array of the model, without the internal parts that hold it."""
+    return parameter_name(_keys_name(path))
+
+
+def _keys_name(path: Any) -> str:
     return jax.tree_util.keystr(path).lstrip(".")
 
 
 def leaves_by_path(model: Model) -> dict[str, Any]:
-    """Every array of the model by its path."""
+    """Return every array of the model, by its path."""
     flat, _ = jax.tree_util.tree_flatten_with_path(model)
     return {_path_name(path): leaf for path, leaf in flat if eqx.is_inexact_array(leaf)}
 
 
 def make_spec(model: Model, trainable: Sequence[str] | str, constraints: Mapping[str, Kind] | None = None) -> Spec:
-    """The parameters that the names stand for, in the order of the model's leaves."""
+    """Return the parameters that the names stand for, in the order of the model's arrays.
+
+    Args:
+        model: the model.
+        trainable: names or paths of the parameters to learn.
+        constraints: constraints by name or path that replace the defaults.
+    """
     names = [trainable] if isinstance(trainable, str) else list(trainable)
     if not names:
         raise ValueError("trainable is empty: name at least one part of the model, e.g. trainable=['drift']")
     leaves = leaves_by_path(model)
     constraints = dict(constraints or {})
+    single, wanted = _single_entries(names, leaves), names
+    names = [single[name][0] if name in single else name for name in names]
     chosen = {path for path in leaves if any(_stands_for(name, path) for name in names)}
     for name in [*names, *constraints]:
         if not any(_stands_for(name, path) for path in leaves):
             raise ValueError(f"the model has no parameter {name!r}; it has {', '.join(_offer(leaves))}")
-    return tuple(
-        _parameter(path, np.shape(leaf), _kind(model, path, np.ndim(leaf), constraints))
-        for path, leaf in leaves.items()
-        if path in chosen
-    )
+    spec = []
+    for path, leaf in leaves.items():
+        if path in chosen:
+            p = _parameter(path, np.shape(leaf), _kind(model, path, np.ndim(leaf), constraints))
+            some = [index for whole, index in single.values() if whole == path]
+            all_of_it = any(_stands_for(name, path) for name in wanted if name not in single)
+            spec.append(_partly(p, leaf, model, [] if all_of_it else some))
+    return tuple(spec)
+
+
+def _single_entries(names: Sequence[str], leaves: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the path and the index of every name that stands for a single entry, such as "drift.A[0, 1]"."""
+    found = {}
+    for name in names:
+        match = _ENTRY.fullmatch(name)
+        if match is None or name in leaves or match["path"] not in leaves:
+            continue
+        path, shape = match["path"], np.shape(leaves[match["path"]])
+        index = tuple(int(i) for i in match["index"].split(","))
+        if len(index) != len(shape) or not all(-n <= i < n for i, n in zip(index, shape, strict=True)):
+            raise ValueError(f"{name!r} is not an entry of {path!r}, which has shape {shape}")
+        found[name] = path, tuple(i % n for i, n in zip(index, shape, strict=True))
+    return found
+
+
+def _partly(p: Parameter, value: Any, model: Model, some: list[tuple[int, ...]]) -> Parameter:
+    """Return the parameter with only some of its entries learnt; a coordinate without noise is never learnt."""
+    if p.path == "diffusion" and model.noise.is_singular and isinstance(value, np.ndarray):
+        if model.noise.rank < len(model.noise.noisy):
+            raise ValueError(
+                "the diffusion is singular in directions that are not coordinates, and it cannot be learnt then; leave "
+                "it out of trainable, or choose coordinates in which the directions without noise are coordinates"
+            )
+        if p.kind == "scalar":
+            raise ValueError("a diffusion with zeros is not a multiple of the identity: give constraints= 'diagonal'")
+        rows = set(model.noise.noisy)
+        some = some or [i for i in _places(p) if set(i) <= rows]
+    if not some:
+        return p
+    if p.kind in ("scalar", "ordered"):
+        raise ValueError(f"single entries of {p.path!r} cannot be learnt: with the constraint {p.kind!r} all change")
+    order = _places(p)
+    some = [(max(i), min(i)) for i in some] if p.kind == "full" else some
+    if p.kind == "full" and not _is_block(some):
+        raise ValueError(
+            f"single entries of {p.path!r} cannot be learnt: as a covariance it has no independent entries; give it as "
+            "a diagonal, or learn all of it"
+        )
+    for i in some:
+        if i not in order:
+            raise ValueError(f"{p.path}{list(i)} is zero by the constraint {p.kind!r} and cannot be learnt")
+    places = tuple(sorted(order.index(i) for i in set(some)))
+    return p._replace(size=len(places), learnt=places, fixed=tuple(_all_free(p, value).tolist()))
+
+
+def _is_block(lower: list[tuple[int, ...]]) -> bool:
+    """Return whether these entries are the lower triangle of a block of rows and the same columns."""
+    rows = {i for entry in lower for i in entry}
+    return {(i, j) for i in rows for j in rows if i >= j} == set(lower)
 
 
 def _stands_for(name: str, path: str) -> bool:
@@ -75,14 +156,14 @@ def _offer(leaves: Mapping[str, Any]) -> list[str]:
 
 
 def _kind(model: Model, path: str, ndim: int, constraints: Mapping[str, Kind]) -> Kind:
-    """The constraint given under the most specific name that stands for the path, else the default."""
+    """Return the constraint given under the most specific name that stands for the path, or else the default."""
     given = [name for name in constraints if _stands_for(name, path)]
     return constraints[max(given, key=len)] if given else _default_kind(model, path, ndim)
 
 
 def _default_kind(model: Model, path: str, ndim: int) -> Kind:
     if path == "diffusion":
-        return model.diffusion_form
+        return model.noise.form
     if path == "initial.cov":
         return model.initial_form
     kind = _declared_kind(model, path)
@@ -90,17 +171,17 @@ def _default_kind(model: Model, path: str, ndim: int) -> Kind:
 
 
 def _declared_kind(model: Model, path: str) -> Kind:
-    """What the innermost part that declares a constraint of this leaf says: parts may stand inside others."""
+    """Return the constraint that a part of the model declares for a path; of nested parts, the innermost one counts."""
     flat, _ = jax.tree_util.tree_flatten_with_path(model)
     keys = next(keys for keys, _ in flat if _path_name(keys) == path)
     kind: Kind = "real"
     part: Any = model
     for i, key in enumerate(keys):
-        kind = getattr(part, "constraints", {}).get(_path_name(keys[i:]), kind)
+        kind = getattr(part, "constraints", {}).get(_keys_name(keys[i:]), kind)
         name = next(v for v in (getattr(key, a, None) for a in ("name", "idx", "key")) if v is not None)
         try:
             part = getattr(part, name) if isinstance(name, str) else part[name]
-        except (TypeError, KeyError, IndexError, AttributeError):  # a node of another library: it declares nothing
+        except (TypeError, KeyError, IndexError, AttributeError):  # a node of another library declares no constraints
             break
     return kind
 
@@ -123,6 +204,8 @@ def _parameter(path: str, shape: tuple[int, ...], kind: Kind) -> Parameter:
 def _bijection(kind: Kind):
     if kind == "real":
         return biject_to(nc.real)
+    if kind == "ordered":
+        return biject_to(nc.ordered_vector)
     if kind in ("positive", "scalar", "diagonal"):
         return biject_to(nc.positive)
     if kind == "full":
@@ -132,7 +215,9 @@ def _bijection(kind: Kind):
 
 
 def constrain(p: Parameter, free: Float[Array, " k"]) -> Array:
-    """The parameter's value from its free coordinates."""
+    """Return the value of a parameter from its free coordinates that are learnt."""
+    if p.learnt is not None:
+        free = jnp.asarray(p.fixed).at[np.asarray(p.learnt)].set(free)
     value = _bijection(p.kind)(free)
     if p.kind == "scalar":
         return value[0] * jnp.eye(p.shape[0], dtype=value.dtype)
@@ -142,30 +227,48 @@ def constrain(p: Parameter, free: Float[Array, " k"]) -> Array:
 
 
 def unconstrain(p: Parameter, value: Any) -> Float[np.ndarray, " k"]:
-    """The free coordinates of a value."""
-    a = np.array(value, dtype=np.float64)
-    if p.kind == "scalar":
-        a = a[:1, 0]
-    elif p.kind == "diagonal":
-        a = np.diagonal(a)
-    elif p.kind != "full":
-        a = a.ravel()
-    free = np.asarray(_bijection(p.kind).inv(jnp.asarray(a)))
+    """Return the learnt free coordinates of a value; raise a ValueError if it violates the constraint."""
+    free = _all_free(p, value)
+    free = free if p.learnt is None else free[list(p.learnt)]
     if not np.isfinite(free).all():
-        raise ValueError(f"{p.path} = {value!r} is not inside its constraint {p.kind!r}; start from a value inside it")
+        raise ValueError(
+            f"{p.path} = {value!r} is not inside its constraint {p.kind!r}; start from a value inside it, or give "
+            "another constraint in constraints="
+        )
     return free
 
 
+def _all_free(p: Parameter, value: Any) -> Float[np.ndarray, " k"]:
+    """Return all free coordinates of a value; those of a zero variance are minus infinity."""
+    a = np.array(value, dtype=np.float64)
+    if p.kind == "full":
+        order = np.argsort(a.diagonal() == 0.0, kind="stable")
+        k = int((a.diagonal() != 0.0).sum())
+        root = np.zeros_like(a)
+        noisy = np.sort(order[:k])
+        try:
+            root[np.ix_(noisy, noisy)] = np.linalg.cholesky(a[np.ix_(noisy, noisy)])
+        except np.linalg.LinAlgError:
+            root[:] = np.nan
+        with np.errstate(divide="ignore"):
+            return np.concatenate([root[np.tril_indices(len(a), -1)], np.log(root.diagonal())])
+    a = a[:1, 0] if p.kind == "scalar" else np.diagonal(a) if p.kind == "diagonal" else a.ravel()
+    with np.errstate(divide="ignore"):
+        return np.asarray(_bijection(p.kind).inv(jnp.asarray(a)))
+
+
 def to_vector(spec: Spec, model: Model) -> Float[np.ndarray, " P"]:
+    """Return the free coordinates θ of a model's parameters."""
     leaves = leaves_by_path(model)
     return np.concatenate([unconstrain(p, leaves[p.path]) for p in spec])
 
 
 def units(spec: Spec, theta: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]:
-    """A unit for every free coordinate in which it is of order one, a power of two, which costs no rounding.
+    """Return a unit for every free coordinate, in which it is of order one.
 
-    One, unless the parameter's largest entry is far above one, or it is free to be any number and far below: data in
-    micrometres or dollars have such parameters, and optimisers' tolerances are absolute.
+    Optimisers have absolute tolerances, and data in micrometres or dollars can have parameters of any size. The unit is
+    one, unless the parameter's largest free coordinate is far above one, or far below one with the constraint "real".
+    It is a power of two, so that a change of units causes no rounding.
     """
     parts, start = [], 0
     for p in spec:
@@ -177,7 +280,7 @@ def units(spec: Spec, theta: Float[np.ndarray, " P"]) -> Float[np.ndarray, " P"]
 
 
 def split(spec: Spec, theta: Float[Array, " P"]) -> dict[str, Array]:
-    """Parameter values by path."""
+    """Return the values of the parameters, by path, from the free coordinates θ."""
     values, start = {}, 0
     for p in spec:
         values[p.path] = constrain(p, theta[start : start + p.size])
@@ -186,41 +289,57 @@ def split(spec: Spec, theta: Float[Array, " P"]) -> dict[str, Array]:
 
 
 def insert(spec: Spec, theta: Float[Array, " P"], model: Model) -> Model:
-    """The model with these values in place of its own."""
+    """Return the model with the parameters θ."""
     values = split(spec, theta)
     return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_path_name(path), leaf), model)
 
 
 def entries(spec: Spec) -> list[str]:
-    """A name for every coordinate that is free to move, in the order of `constrained_entries`."""
+    """Return a name for every entry of a parameter that can vary, in the order of `constrained_entries`."""
     names = []
     for p in spec:
-        if p.kind in ("scalar", "diagonal") or not p.shape:
-            names += [p.path] if p.size == 1 else [f"{p.path}[{i}, {i}]" for i in range(p.size)]
+        if p.kind == "scalar" or not p.shape or (p.kind == "diagonal" and p.learnt is None and p.size == 1):
+            names.append(p.path)
         else:
-            names += [p.path + str(list(map(int, i))) for i in _free_indices(p)]
+            names += [p.path + str(list(map(int, i))) for i in _varying(p)]
     return names
 
 
-def _free_indices(p: Parameter):
-    indices = list(np.ndindex(*p.shape))
-    return [i for i in indices if i[0] >= i[1]] if p.kind == "full" else indices
+def _places(p: Parameter) -> list[tuple[int, ...]]:
+    """Return the entry of the value that belongs to each free coordinate, all of them counted.
+
+    A full matrix has the entries of its Cholesky factor below the diagonal first, and then those on the diagonal.
+    """
+    if p.kind == "diagonal":
+        return [(i, i) for i in range(p.shape[0])]
+    if p.kind == "full":
+        below = [(int(i), int(j)) for i, j in zip(*np.tril_indices(p.shape[0], -1), strict=True)]
+        return below + [(i, i) for i in range(p.shape[0])]
+    return list(np.ndindex(*p.shape))
+
+
+def _varying(p: Parameter) -> list[tuple[int, ...]]:
+    """Return the entries of the value that vary, row by row; of a symmetric matrix those of the lower triangle."""
+    places = _places(p)
+    return sorted(places if p.learnt is None else [places[k] for k in p.learnt])
 
 
 def free_part(p: Parameter, value: Any) -> Any:
-    """A value without what its form fixes: the factor of the identity, the diagonal, or the whole."""
+    """Return the part of a value that can vary: some entries, the factor of the identity, the diagonal, or all."""
+    if p.learnt is not None:
+        return value[tuple(np.array(_varying(p)).T)]
     if p.kind == "scalar":
         return value[0, 0]
     return jnp.diagonal(value) if p.kind == "diagonal" else value
 
 
 def constrained_entries(spec: Spec, theta: Float[Array, " P"]) -> Float[Array, " P"]:
-    """The values behind `entries`, one number a free coordinate."""
+    """Return the values of all entries that can vary, in the order of `entries`; there are as many as in θ."""
     values, parts = split(spec, theta), []
     for p in spec:
-        value = free_part(p, values[p.path])
-        if p.kind == "full":
-            i, j = np.array(_free_indices(p)).T
-            value = value[i, j]
-        parts.append(value.reshape(-1))
+        value = values[p.path]
+        if p.kind == "scalar" or not p.shape:
+            parts.append(free_part(p, value).reshape(-1))
+        else:
+            parts.append(value[tuple(np.array(_varying(p)).T)])
     return jnp.concatenate(parts)

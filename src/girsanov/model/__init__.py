@@ -1,5 +1,5 @@
-"""What a user states: drift, diffusion, initial state and observation, and what follows from the model alone.
+"""The model that a user states (drift, diffusion, initial state, observation) and what follows from it alone.
 
-`model` has the public type; drifts and likelihoods are one class each. `path_model` is the model as densities of single
-steps, `simulate` draws from it, and `estimate` is what every estimate of its path offers.
+The public type is `Model` in `model`. Each drift and each likelihood is a class. `path_model` gives the densities of
+single steps, `simulate` draws paths and observations, and `estimate` is the common interface of estimates of a path.
 """

@@ -1,6 +1,6 @@
-"""The model a user states: a latent diffusion and how it is observed."""
+"""The model that a user states: a latent diffusion process and how it is observed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -13,37 +13,62 @@ from jaxtyping import Float
 from girsanov._core.precision import float64, frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
-from girsanov.model.likelihoods import Gaussian, Likelihood, check_covariance
+from girsanov.model.diffusions import FORMS, Diffusion, as_matrix
+from girsanov.model.likelihoods import Likelihood
+from girsanov.model.observation import Observation, as_emission, make_observation
 
 
 class GaussianState(eqx.Module):
-    """x(t₀) ~ N(mean, cov); scalars and a diagonal (d,) broadcast to the state's dimension."""
+    """A Gaussian initial state, x(t₀) ~ N(mean, cov).
+
+    Args:
+        mean: a scalar or shape (d,); 0 by default.
+        cov: a scalar, the diagonal of shape (d,) or a matrix of shape (d, d); 1 by default.
+    """
 
     mean: Float[Array, "..."] = eqx.field(converter=parameter, default=0.0)
     cov: Float[Array, "..."] = eqx.field(converter=parameter, default=1.0)
 
 
 class Stationary(eqx.Module):
-    """x(t₀) from the stationary law of a linear drift; it follows the drift's parameters when they are learnt."""
+    """An initial state with the stationary law of the drift; it changes with the drift's parameters in learning."""
 
 
 class Model(eqx.Module):
-    """dx = f(x, t) dt + L dβ with LLᵀ = Q,  x(t₀) ~ N(m₀, P₀),  y_i ~ p(y | H x(t_i)).
+    """A latent diffusion process and its observation model.
 
-    - drift: f, any callable (x, t) -> array of shape (d,); a pytree's arrays are traced and can be learnt.
-    - diffusion: spectral density Q, a scalar, (d,) or (d, d).
-    - initial: `GaussianState`, or "stationary" for Ornstein–Uhlenbeck and linear drifts.
-    - likelihood: p(y | z), see `girsanov.likelihoods`.
-    - emission: H of shape (D, d), by default the identity.
-    - dim: the state's dimension d, where neither the drift nor any of the shapes above says it.
+    dx = f(x, t) dt + L dβ with LLᵀ = Q,  x(t₀) ~ N(m₀, P₀),  y_i ~ p(y | z_i),  z_i = H x(t_i) + c or g(x(t_i), t_i).
+
+    Args:
+        drift: f, a callable of a state of shape (d,) and a scalar time that returns shape (d,), written with jax.numpy.
+            If it is a pytree, such as an equinox module, its floating-point arrays are parameters that can be learnt.
+        diffusion: the spectral density Q: a scalar, its diagonal of shape (d,) or a matrix of shape (d, d); 1 by
+            default.
+        initial: the initial state, a `GaussianState` (by default with mean 0 and covariance 1), or "stationary" for a
+            drift with a stationary law, `OrnsteinUhlenbeck` or `Linear`.
+        likelihood: p(y | z), from `girsanov.likelihoods`, or a list of those, one for each output. By default it is
+            Gaussian noise: of variance 1, or of the errors of the series if it has any.
+        emission: H, shape (D, d), the identity by default; or a callable g of a state of shape (d,) and a scalar time
+            that returns shape (D,), written with jax.numpy.
+        offset: c, a scalar or shape (D,); none by default.
+        dim: the dimension d of the state. It is needed only if neither the drift nor a shape above determines it; then
+            it is 1 by default.
+
+    Attributes:
+        drift: the drift, with its numbers as float64 arrays.
+        noise: the noise L dβ; `noise.Q` is the spectral density.
+        initial: the initial state, with mean (d,) and covariance (d, d), or a mark that it is stationary.
+        observation: emission and likelihood.
+        initial_form: how the initial covariance was given: "scalar", "diagonal" or "full". Learning keeps that form.
+
+    Raises:
+        ValueError: if shapes disagree, a covariance is not positive definite, or the drift does not return shape (d,).
     """
 
     drift: Callable
-    diffusion: Float[Array, "d d"]
+    noise: Diffusion
     initial: GaussianState | Stationary
-    likelihood: Likelihood
-    emission: Float[Array, "D d"]
-    diffusion_form: str = eqx.field(static=True)  # as given: "scalar", "diagonal" or "full"; learning keeps it
+    observation: Observation
     initial_form: str = eqx.field(static=True)
 
     @float64
@@ -52,58 +77,81 @@ class Model(eqx.Module):
         drift: Callable,
         diffusion: Any = 1.0,
         initial: GaussianState | Literal["stationary"] | None = None,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood | Sequence[Likelihood] | None = None,
         emission: Any = None,
         *,
+        offset: Any = None,
         dim: int | None = None,
     ):
         if not callable(drift):
             raise ValueError(f"drift must be a callable f(x, t), got {drift!r}")
-        likelihood = Gaussian(variance=1.0) if likelihood is None else likelihood
-        if not isinstance(likelihood, Likelihood):
-            raise ValueError(f"likelihood must come from girsanov.likelihoods, got {likelihood!r}")
-        Q = parameter(diffusion)
-        H = None if emission is None else parameter(emission)
-        if H is not None and H.ndim != 2:
-            raise ValueError(f"emission must be a matrix of shape (D, d), got shape {H.shape}")
+        Q, H = parameter(diffusion), as_emission(emission)
         state = GaussianState() if initial is None else initial
         d = _dimension(drift, Q, state, H, dim)
         self.drift = _traceable(drift)
-        self.diffusion = _matrix("diffusion", Q, d)
-        self.diffusion_form = _FORMS[Q.ndim]
-        self.initial_form = _FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
+        self.noise = Diffusion.of(Q, d)
+        self.initial_form = FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
         self.initial = _initial_state(state, d, self.drift)
-        self.likelihood = likelihood
-        self.emission = frozen(np.eye(d)) if H is None else H
-        if not np.isfinite(self.emission).all():
-            raise ValueError(f"emission must be finite, got {self.emission!r}")
+        self.observation = make_observation(likelihood, H if hasattr(H, "shape") else _traceable(H), offset, d)
         _check_stationary(self)
-        _check_likelihood(likelihood, self.emission.shape[0])
         _check_drift_shape(self.drift, d)
 
     @property
+    def diffusion(self) -> Any:
+        """The spectral density Q of the noise, shape (d, d)."""
+        return self.noise.Q
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood p(y | z)."""
+        return self.observation.likelihood
+
+    @property
+    def emission(self) -> Any:
+        """The emission: the matrix H, shape (D, d), or the callable g."""
+        return self.observation.emission
+
+    @property
+    def offset(self) -> Any:
+        """The offset c of the emission, shape (D,), or None."""
+        return self.observation.offset
+
+    @property
     def dim(self) -> int:
-        """d, the dimension of the state."""
-        return self.emission.shape[1]
+        """The dimension d of the state."""
+        return self.observation.dim
 
     @property
     def data_dim(self) -> int:
-        """D, the dimension of an observation."""
-        return self.emission.shape[0]
+        """The number D of values in an observation."""
+        return self.observation.data_dim
 
+    @float64
     def initial_state(self) -> GaussianState:
-        """Mean (d,) and covariance (d, d) of x(t₀)."""
+        """Return the law of the initial state x(t₀), computed from the drift if it is stationary.
+
+        Returns:
+            A `GaussianState` with mean of shape (d,) and covariance of shape (d, d).
+        """
         ours = own(self)
         if isinstance(ours.initial, Stationary):
-            return GaussianState(*ours.drift.stationary(jnp.asarray(ours.diffusion)))
+            return GaussianState(*ours.drift.stationary(jnp.asarray(ours.noise.Q)))
         return ours.initial
 
 
-_FORMS = {0: "scalar", 1: "diagonal", 2: "full"}
+def parameter_name(path: str) -> str:
+    """Return the user's name for the array at this path of a model, such as "diffusion" for "noise.Q".
+
+    The prefix "observation." is removed, which gives names such as "emission" and "likelihood.scale". Of several
+    likelihoods, the first is "likelihood[0]".
+    """
+    if path == "noise.Q":
+        return "diffusion"
+    return path.removeprefix("observation.").replace("likelihood.parts[", "likelihood[", 1)
 
 
-def _dimension(drift: Any, Q: np.ndarray, state: Any, H: np.ndarray | None, dim: int | None) -> int:
-    """The state's dimension from every source that fixes it; they must agree."""
+def _dimension(drift: Any, Q: np.ndarray, state: Any, H: Any, dim: int | None) -> int:
+    """Return the dimension of the state, from all parts of the model that determine it; they must agree."""
     sources: dict[str, int] = {}
     if dim is not None:
         sources["dim"] = dim
@@ -115,25 +163,12 @@ def _dimension(drift: Any, Q: np.ndarray, state: Any, H: np.ndarray | None, dim:
         for name, a in (("initial.mean", state.mean), ("initial.cov", state.cov)):
             if np.ndim(a):
                 sources[name] = np.shape(a)[0]
-    if H is not None:
+    if hasattr(H, "shape"):
         sources["emission's columns"] = H.shape[1]
     if len(set(sources.values())) > 1:
         said = ", ".join(f"{k} says {v}" for k, v in sources.items())
-        raise ValueError(f"the state's dimension is not clear: {said}")
+        raise ValueError(f"the parts of the model disagree about the state's dimension: {said}")
     return next(iter(sources.values()), 1)
-
-
-def _matrix(name: str, a: Any, d: int) -> Any:
-    """A scalar, (d,) or (d, d) value as a symmetric positive-definite matrix."""
-    if not isinstance(a, np.ndarray):
-        return a * jnp.eye(d) if a.ndim == 0 else jnp.diag(a) if a.ndim == 1 else a
-    if a.ndim < 2:
-        bad = ~(np.isfinite(a) & (a > 0))
-        if bad.any():
-            raise ValueError(f"{name} must be positive and finite, got {float(a[bad].flat[0])!r}")
-        a = np.diag(np.broadcast_to(a, (d,))).copy()
-    check_covariance(name, a)
-    return frozen(a)
 
 
 def _initial_state(state: Any, d: int, drift: Any) -> GaussianState | Stationary:
@@ -154,29 +189,29 @@ def _initial_state(state: Any, d: int, drift: Any) -> GaussianState | Stationary
         if not np.isfinite(mean).all():
             raise ValueError(f"initial.mean must be finite, got {mean!r}")
         mean = frozen(np.broadcast_to(mean, (d,)).copy())
-    return GaussianState(mean, _matrix("initial.cov", state.cov, d))
+    return GaussianState(mean, as_matrix("initial.cov", state.cov, d))
 
 
 def _check_stationary(model: Model) -> None:
-    """A stationary start needs a drift that pulls back: its covariance must be positive definite."""
-    if not isinstance(model.initial, Stationary) or not isinstance(model.diffusion, np.ndarray):
+    """Raise a ValueError if the initial state is stationary but the drift has no stationary law."""
+    if not isinstance(model.initial, Stationary) or not isinstance(model.noise.Q, np.ndarray):
         return
     try:
         cov = np.asarray(model.initial_state().cov)
     except jax.errors.TracerArrayConversionError:
-        return  # traced: constraints are the optimiser's business
+        return  # a traced covariance cannot be checked; the optimiser keeps the constraints
     if not (np.isfinite(cov).all() and np.linalg.eigvalsh(cov)[0] > 0):
         raise ValueError(
-            f"{model.drift!r} has no stationary law, since it does not pull back everywhere; "
+            f"{model.drift!r} has no stationary law, because it is not stable in every direction; "
             "give initial=GaussianState(...)"
         )
 
 
 def _traceable(drift: Any) -> Any:
-    """Numbers inside a drift become float64 arrays: they are parameters, and a changed one does not compile again.
+    """Convert the numbers inside a drift to read-only float64 NumPy arrays.
 
-    Arrays are copied, as those of the library's own drifts are; JAX's become NumPy's. Arrays of whole numbers and
-    truth values stay what they are.
+    They are parameters, so that a changed value does not lead to a new compilation. Arrays are copied, so that the
+    model does not change when the user writes to them. Arrays of whole numbers and of truth values keep their type.
     """
 
     def own(leaf: Any) -> Any:
@@ -192,14 +227,6 @@ def _traceable(drift: Any) -> Any:
     return jax.tree.map(own, drift)
 
 
-def _check_likelihood(likelihood: Likelihood, D: int) -> None:
-    for name, value in vars(likelihood).items():
-        if np.ndim(value) and np.shape(value)[0] != D:
-            raise ValueError(
-                f"likelihood.{name} has shape {np.shape(value)} but an observation has {D} entries (emission's rows)"
-            )
-
-
 def _check_drift_shape(drift: Callable, d: int) -> None:
     x, t = jax.ShapeDtypeStruct((d,), np.float64), jax.ShapeDtypeStruct((), np.float64)
     try:
@@ -208,29 +235,37 @@ def _check_drift_shape(drift: Callable, d: int) -> None:
         raise ValueError(
             f"the drift failed on a state of shape ({d},) and a scalar time: {type(error).__name__}: {error}. "
             "It is called as drift(x, t) with JAX arrays; use jax.numpy inside, give dim= if d is not what you mean, "
-            "and mark numbers that are no parameters, such as sizes, with equinox.field(static=True)"
+            "and mark numbers that are not parameters, such as sizes, with equinox.field(static=True)"
         ) from error
     shape = getattr(out, "shape", None)
     if shape != (d,):
         raise ValueError(f"the drift must return an array of shape ({d},) for a state of shape ({d},), got {shape}")
-    if not jnp.issubdtype(out.dtype, jnp.floating):  # whole numbers would round what is computed from them
+    if not jnp.issubdtype(out.dtype, jnp.floating):  # with whole numbers later results would be rounded
         remedy = (
-            "take jnp.real(...) of it, or state the real and the imaginary part as two coordinates"
+            "take jnp.real(...) of it, or make the real and the imaginary part two coordinates of the state"
             if jnp.issubdtype(out.dtype, jnp.complexfloating)
             else "multiply it by 1.0"
         )
         raise ValueError(f"the drift must return real floating-point numbers, got {out.dtype}; {remedy}")
 
 
-def check_inputs(model: Any, series: Any) -> None:
-    """The model and the series fit together."""
+def with_errors_known(model: Model, errors: Any) -> Model:
+    """Return the model of data with these errors: where no likelihood was stated, they are all the noise."""
+    return eqx.tree_at(lambda m: m.observation, model, model.observation.with_errors_known(errors))
+
+
+def check_inputs(model: Any, series: Any) -> Model:
+    """Return the model of this series, or raise a ValueError unless the two fit together."""
     if not isinstance(model, Model):
         raise ValueError(f"model must be a gv.Model, got {type(model).__name__}")
     if not isinstance(series, TimeSeries):
         raise ValueError(f"series must be a gv.TimeSeries(times, values), got {type(series).__name__}")
     if series.dim != model.data_dim:
         raise ValueError(
-            f"the series has {series.dim} values a time but the model observes {model.data_dim}; "
+            f"the series has {series.dim} values at each time, but the model observes {model.data_dim}; "
             f"give emission= a matrix of shape ({series.dim}, {model.dim})"
         )
+    model = with_errors_known(model, series.errors)
     model.likelihood.check(series.values, series.observed)
+    model.likelihood.check_errors(series.errors, series.observed)
+    return model

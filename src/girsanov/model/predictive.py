@@ -1,8 +1,9 @@
-"""log E p(y | z) under z ~ N(mean, V), where the entries of y are independent given z: one entry after the other.
+"""The log predictive density log E p(y | z) under z ~ N(mean, V), if the entries of y are independent given z.
 
-The density of an entry times a Gaussian N(c, v) of its z is a sum of pieces, each a Gaussian reading ζ of z with noise
-R. A reading leaves the other entries Gaussian, so the next entry meets one Gaussian for each piece. Nothing is
-inverted: V may be singular, as it is where the emission has more rows than the state has coordinates.
+The entries are processed one after the other. The density p(y_i | z_i) of an entry times a Gaussian N(c, v) of z_i is
+written as a weighted sum of pieces. Each piece is a "reading": a Gaussian observation ζ of z_i with noise variance R.
+Given a reading, the other entries are still Gaussian, so the next entry starts from one Gaussian for each piece. No
+matrix is inverted, so V may be singular, as it is if the emission has more rows than the state has coordinates.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,21 +13,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
-from girsanov._core.special import log_stirling
+from girsanov._core.special import LOG_2PI, log_stirling
 from girsanov._core.types import Array
 
 _POINTS = 48  # pieces of an entry
-_DROP = 16.0  # nats below its largest value at which an integrand is taken to vanish
-_SEARCH, _ROUNDS = 24, 5  # points and rounds in the search for where it does
-_KEPT = 2048  # Gaussians that go on to the fourth entry and to those after it
-_AT_ONCE = 400_000  # pieces in memory
-_NEWTON, _LONGEST = 40, 2.0  # steps to the mode, and how far one may lead
-_ROUNDING = 1e-13  # share of its variance below which an entry is known from the entries before it
-_LOG_2PI = 1.8378770664093453
+_DROP = 16.0  # an integrand counts as zero where it is this many nats below its largest value
+_SEARCH, _ROUNDS = 24, 5  # points and rounds in the search for the interval where an integrand is not zero
+_KEPT = 2048  # number of Gaussians that are kept for the fourth entry and for each later one
+_AT_ONCE = 400_000  # pieces in memory at the same time
+_NEWTON, _LONGEST = 40, 2.0  # Newton steps to the mode, and the longest step
+_ROUNDING = 1e-13  # an entry whose variance has fallen below this share is determined by the entries before it
 
 
 class Belief(NamedTuple):
-    """What n Gaussians say of one entry: N(c, v), and with rough readings of later entries N(c + shift, rest)."""
+    """The law of one entry of z under each of n Gaussians.
+
+    It is N(c, v) given the entries before it, and about N(c + shift, rest) given rough readings of later entries too.
+    """
 
     c: Float[Array, " n"]
     v: Float[Array, " n"]
@@ -35,7 +38,7 @@ class Belief(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """log weight, ζ and R of k pieces for each of n Gaussians."""
+    """Log weight, reading ζ and noise variance R of k pieces, for each of n Gaussians."""
 
     log_weight: Float[Array, "n k"]
     reading: Float[Array, "n k"]
@@ -52,9 +55,10 @@ def log_predictive(
     mean: Float[Array, " D"],
     V: Float[Array, "D D"],
 ) -> Float[Array, ""]:
-    """From the pieces of each entry; `rough` are Gaussian readings of z, with their precision, which place the points.
+    """Return the log predictive density from functions that give the pieces of each entry.
 
-    Where one entry is known from another, the points of the first must serve both: give the most precise first.
+    `rough` holds Gaussian readings of z and their precisions; they decide only where quadrature points are placed. If
+    one entry determines another, the points of the first are used for both, so give the most precise entry first.
     """
     reading, precision = rough[0], jnp.where(observed, rough[1], 0.0)
     known = _ROUNDING * jnp.diagonal(V)
@@ -63,7 +67,7 @@ def log_predictive(
         v = jnp.where(S[:, i, i] > known[i], S[:, i, i], 0.0)
         shift, rest, _ = _with_later(i, reading, precision, m, S)
         pieces = entry(Belief(m[:, i], v, jnp.where(v > 0.0, shift, 0.0), jnp.clip(rest, 0.0, v)))
-        # An entry that is missing changes nothing: its pieces have equal weights and no gain.
+        # A missing entry does not change the result: its pieces have equal weights and the gain is zero.
         log_w = log_w[:, None] + jnp.where(observed[i], pieces.log_weight, -jnp.log(pieces.log_weight.shape[1]))
         if i + 1 == len(entries):
             break
@@ -88,10 +92,11 @@ def readings_at_the_mode(
     mean: Float[Array, " D"],
     V: Float[Array, "D D"],
 ) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
-    """Readings z + g/h of precision h, where g and −h are the derivatives of log p at the mode of p(y | z) N(mean, V).
+    """Return readings z + g/h with precisions h, where g and −h are the derivatives of log p(y | z) at the mode.
 
-    Newton's method, z ← mean + V(I + PV)⁻¹(P(z − mean) + g) with P = diag h, from where the rough readings `start`
-    lead. Where an observation lies many standard deviations off, those say little of the density near the mode.
+    The mode is that of p(y | z) N(z; mean, V). It is found by Newton's method, z ← mean + V(I + PV)⁻¹(P(z − mean) + g)
+    with P = diag h, from the mode that the rough readings `start` imply. If an observation is many standard deviations
+    away from the mean, the rough readings alone are a poor approximation near the mode.
     """
     eye = jnp.eye(len(mean))
 
@@ -119,8 +124,11 @@ def readings_at_the_mode(
 
 
 def _with_later(i: int, reading, precision, m, S):
-    """How the rough readings of later entries shift the mean of entry i, the variance that they leave it, and their
-    log density but for a constant."""
+    """Condition entry i on the rough readings of later entries.
+
+    Returns:
+        The shift of its mean, its remaining variance, and the log density of these readings up to a constant.
+    """
     shift, log_density = jnp.zeros_like(m), jnp.zeros(len(m))
     for j in range(i + 1, len(reading)):
         ratio = 1.0 + precision[j] * jnp.maximum(S[:, j, j], 0.0)
@@ -132,7 +140,7 @@ def _with_later(i: int, reading, precision, m, S):
 
 
 def in_parts(fn: Callable, *arrays: Array) -> Float[Array, " n"]:
-    """`fn`, of the kind above, on every row of the arrays, as many at a time as memory should hold."""
+    """Apply `fn`, a `log_predictive` of one observation, to every row of the arrays, in batches that limit memory."""
     n, D = arrays[0].shape
     rows = min(n, max(1, _AT_ONCE // _POINTS ** min(D, 3)))
     parts = -(-n // rows)
@@ -141,21 +149,26 @@ def in_parts(fn: Callable, *arrays: Array) -> Float[Array, " n"]:
 
 
 def normalised(log_w: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Shift log weights so that the weights sum to one."""
     return log_w - jax.scipy.special.logsumexp(log_w)
 
 
 def keep(log_w: Float[Array, " n"], log_choice: Float[Array, " n"], count: int) -> tuple[Float[Array, " k"], Array]:
-    """Fewer weights with the same expected sum of any function: log weights and indices (Fearnhead and Clifford 2003).
+    """Select `count` of n weights such that weighted sums keep their expected value (Fearnhead and Clifford 2003).
 
-    One stays with probability min(1, g/a), where g is exp(log_choice), and then weighs more by the inverse: those with
-    a large g stay as they are, the others are a systematic sample. The threshold a leaves `count` of them.
+    With g = exp(log_choice), a weight is kept with probability min(1, g/a) and is then divided by this probability. So
+    weights with g > a are kept unchanged, and the others are a systematic sample. The threshold a is chosen such that
+    `count` of them are kept.
+
+    Returns:
+        The log weights and the indices of those that are kept.
     """
     g = jnp.exp(log_choice - log_choice.max())
     rising = jnp.sort(g)
     size, lighter = (
         rising[::-1][:count],
         jnp.cumsum(rising)[::-1][:count],
-    )  # one, and the sum of it and the lighter ones
+    )  # each of the largest g, and the sum of it and all smaller ones
     places = jnp.arange(count, 0, -1)
     heavy = jnp.argmax(size * places <= lighter)
     a = lighter[heavy] / places[heavy]
@@ -166,7 +179,7 @@ def keep(log_w: Float[Array, " n"], log_choice: Float[Array, " n"], count: int) 
 
 
 def support(log_f: Callable[[Array], Array], low: Float[Array, " n"], high: Float[Array, " n"]):
-    """Ends of the part of [low, high] where log_f does not vanish beside its largest value."""
+    """Return the ends of the part of [low, high] where exp(log_f) is not negligible compared with its maximum."""
 
     def narrow(_, ends):
         low, high = ends
@@ -181,9 +194,9 @@ def support(log_f: Callable[[Array], Array], low: Float[Array, " n"], high: Floa
 
 
 def trapezoid(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Float[Array, "n k"], Float[Array, "n 1"]]:
-    """Points from the lower to the upper end of two intervals, and the logarithm of their distance.
+    """Return equally spaced points from the lowest to the highest end of two intervals, and the log of their spacing.
 
-    The rule converges exponentially for a smooth integrand that vanishes at both ends.
+    The trapezoidal rule converges exponentially for a smooth integrand that vanishes at both ends.
     """
     low, high = jnp.minimum(one[0], other[0]), jnp.maximum(one[1], other[1])
     x = low[:, None] + (high - low)[:, None] * jnp.linspace(0.0, 1.0, _POINTS)
@@ -191,10 +204,11 @@ def trapezoid(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Flo
 
 
 def concave(log_density: Callable[[Array], Array], peak: Float[Array, ""]) -> Entry:
-    """Pieces of an entry whose log density is concave in z: points, so that R = 0. `peak` is about where it is largest.
+    """Return the pieces of an entry whose log density is concave in z. They are points, with noise R = 0.
 
-    With z = c + √v ξ the integrand p φ(ξ) falls from its mode at least as fast as φ from its own. The mode lies between
-    ξ = 0 and √v ∂log p(c), and no further beyond the peak r than √v |∂log p(r)|.
+    `peak` is an approximate maximum of the density. With z = c + √v ξ the integrand p φ(ξ) falls off from its mode at
+    least as fast as the standard normal density φ from its own. The mode lies between ξ = 0 and √v ∂log p(c), and at
+    most √v |∂log p(r)| beyond the peak r.
     """
     margin = (2.0 * _DROP) ** 0.5 + 0.5
 
@@ -202,7 +216,7 @@ def concave(log_density: Callable[[Array], Array], peak: Float[Array, ""]) -> En
         return jax.jvp(log_density, (z,), (jnp.ones_like(z),))[1]
 
     def integrand(c, sd):
-        return lambda xi: log_density(c[:, None] + sd[:, None] * xi) - 0.5 * (xi**2 + _LOG_2PI)
+        return lambda xi: log_density(c[:, None] + sd[:, None] * xi) - 0.5 * (xi**2 + LOG_2PI)
 
     def ends(c, sd):
         reach = sd * slope(c)
@@ -221,25 +235,39 @@ def concave(log_density: Callable[[Array], Array], peak: Float[Array, ""]) -> En
     return entry
 
 
-def scale_mixture(y: Float[Array, ""], scale: Float[Array, ""], df: Float[Array, ""]) -> Entry:
-    """Pieces of Student-t noise, N(0, scale²/λ) with λ ~ Gamma(½df, ½df), as an integral over u = log λ.
+def reading(y: Float[Array, ""], variance: Float[Array, ""]) -> Entry:
+    """Return the single piece of an entry with Gaussian noise of this variance."""
 
-    The logarithm of the integrand is ½df(u − eᵘ) + log N(y; c, v + scale² e⁻ᵘ) and a constant: smooth on a scale of one
-    in u, or of the Gamma density, however narrow the noise is and whatever has been read before.
+    def entry(b: Belief) -> Pieces:
+        total = b.v + variance
+        log_weight = -0.5 * ((y - b.c) ** 2 / total + jnp.log(total) + LOG_2PI)
+        shape = (len(b.c), 1)
+        return Pieces(log_weight[:, None], jnp.broadcast_to(y, shape), jnp.broadcast_to(variance, shape))
+
+    return entry
+
+
+def scale_mixture(y: Float[Array, ""], scale: Float[Array, ""], df: Float[Array, ""]) -> Entry:
+    """Return the pieces of an entry with Student-t noise.
+
+    The noise is N(0, scale²/λ) with λ ~ Gamma(½df, ½df), so its density is an integral over u = log λ. The log of the
+    integrand is ½df(u − eᵘ) + log N(y; c, v + scale² e⁻ᵘ) plus a constant. It varies in u on a scale of one, or on that
+    of the Gamma density, however narrow the noise is and whatever the entries before it were.
     """
     variance = scale**2
 
     def integrand(c, v):
         def log_f(u):
             total = v[:, None] + variance * jnp.exp(-u)
-            log_normal = -0.5 * ((y - c[:, None]) ** 2 / total + jnp.log(total) + _LOG_2PI)
+            log_normal = -0.5 * ((y - c[:, None]) ** 2 / total + jnp.log(total) + LOG_2PI)
             return 0.5 * df * (u - jnp.expm1(u)) + log_normal
 
         return log_f
 
     def ends(c, v):
-        # Beyond these the integrand is below its value at u = 0 by more than can be gained elsewhere: log N gains at
-        # most ½e²/(v + scale²) to the left and ½u to the right, and nothing to the left of where the noise explains e.
+        # Outside these ends the integrand is negligible compared with its value at u = 0. With e = y − c, log N can
+        # increase by at most ½e²/(v + scale²) to the left and by ½u to the right of u = 0, and it does not increase
+        # further to the left of the u at which the noise alone explains e.
         square = (y - c) ** 2
         gain = 2.0 * (_DROP + 0.5 * square / (v + variance)) / df
         explained = jnp.log1p(square / variance)

@@ -1,4 +1,4 @@
-"""Rules for Gaussian expectations: E[g(ξ)] ≈ Σ_n w_n g(ξ_n) with ξ ~ N(0, I_d)."""
+"""Quadrature rules for Gaussian expectations, E[g(ξ)] ≈ Σ_n w_n g(ξ_n) with ξ ~ N(0, I_d)."""
 
 import math
 from itertools import combinations, product
@@ -10,11 +10,11 @@ from jaxtyping import Float
 
 from girsanov._core.types import Array
 
-# Nodes a dimension of the tensor rule, by the dimension of the state; above, cubature takes over.
+# Nodes per dimension of the default tensor rule, for each dimension of the state; for larger d the default is cubature.
 _TENSOR_POINTS = {1: 24, 2: 8, 3: 6}
-_POSITIVE = 6  # the dimension up to which cubature of degree 7 has positive weights
-_CHECK_POINTS = {1: 40, 2: 14, 3: 10, 4: 5, 5: 5, 6: 4}  # of the tensor rule that checks another
-_MOST_POINTS = {1: 100, 2: 60, 3: 24}
+_POSITIVE = 6  # the largest dimension for which cubature of degree 7 has positive weights
+_CHECK_POINTS = {1: 40, 2: 14, 3: 10, 4: 5, 5: 5, 6: 4}  # nodes per dimension of the tensor rule that checks another
+_MOST_POINTS = {1: 100, 2: 60, 3: 24}  # largest number of nodes per dimension of such a tensor rule
 
 
 class Rule(eqx.Module):
@@ -25,14 +25,31 @@ class Rule(eqx.Module):
 
 
 class GaussHermite(eqx.Module):
-    """Tensor product of one-dimensional rules: exact for polynomials of degree 2·points − 1 in each coordinate."""
+    """Gauss–Hermite quadrature: a tensor product of one-dimensional rules, for states of few dimensions.
+
+    The rule is exact for polynomials of degree 2·points − 1 in each coordinate.
+
+    Args:
+        points: number of nodes per dimension; the rule has pointsᵈ nodes.
+    """
 
     points: int = eqx.field(static=True)
 
     def rule(self, d: int) -> Rule:
+        """Return the nodes and weights.
+
+        Args:
+            d: dimension of the state.
+
+        Returns:
+            The rule, with nodes of shape (d, pointsᵈ).
+
+        Raises:
+            ValueError: if the rule has more than a million nodes.
+        """
         if d * math.log10(self.points) > 6:
             raise ValueError(
-                f"Gauss–Hermite with {self.points} points a dimension needs {self.points}**{d} nodes for a state of "
+                f"Gauss–Hermite with {self.points} points per dimension needs {self.points}**{d} nodes for a state of "
                 f"dimension {d}; use quadrature=gv.Cubature()"
             )
         x, w = np.polynomial.hermite_e.hermegauss(self.points)
@@ -44,17 +61,33 @@ class GaussHermite(eqx.Module):
 
 
 class Cubature(eqx.Module):
-    """Fully symmetric rules for states of many dimensions.
+    """Fully symmetric cubature rules, for states of many dimensions.
 
-    - degree 5, 2d² + 1 nodes (McNamee and Stenger 1967): the origin, ±√3 e_i and ±√3 e_i ± √3 e_j, with weights
-      1 + d(d − 7)/18, (4 − d)/18 and 1/36. They are negative in part for d > 4, so use it for smooth drifts.
-    - degree 7, 2ᵈ + 2d² + 1 nodes (Stroud 1967), d ≤ 6: the origin, ±r e_i, ±s e_i ± s e_j and t(±1, …, ±1), with
-      positive weights. The gradient of the bound is exact for a quadratic drift, and near so for a cubic one.
+    The rule of degree 5 (McNamee and Stenger 1967) has 2d² + 1 nodes: the origin, ±√3 e_i and ±√3 e_i ± √3 e_j, with
+    weights 1 + d(d − 7)/18, (4 − d)/18 and 1/36. Some weights are negative for d > 4, so use it for smooth drifts.
+
+    The rule of degree 7 (Stroud 1967) has 2ᵈ + 2d² + 1 nodes for d ≤ 6: the origin, ±r e_i, ±s e_i ± s e_j and
+    t(±1, …, ±1), with positive weights. The gradient of the bound is exact for a quadratic drift and nearly exact for a
+    cubic one.
+
+    Args:
+        degree: 5 (the default) or 7; the rule is exact for polynomials up to this degree.
     """
 
     degree: int = eqx.field(static=True, default=5)
 
     def rule(self, d: int) -> Rule:
+        """Return the nodes and weights.
+
+        Args:
+            d: dimension of the state.
+
+        Returns:
+            The rule, with nodes of shape (d, n).
+
+        Raises:
+            ValueError: if the degree is not 5 or 7, or if it is 7 and d > 6.
+        """
         if self.degree not in (5, 7):
             raise ValueError(f"cubature has degree 5 or 7, got degree={self.degree!r}")
         if self.degree == 7 and d > _POSITIVE:
@@ -71,7 +104,10 @@ def _degree_5(d: int) -> list[tuple[int, float, float]]:
 
 
 def _degree_7(d: int) -> list[tuple[int, float, float]]:
-    """From the moments x²y²z², x⁴y², x²y², x⁶, x⁴, x² in turn, with u, v, w for r⁻², s⁻², t⁻²."""
+    """Return (count, radius, weight) of the orbits of the rule of degree 7; see `_fully_symmetric`.
+
+    They solve the equations of the moments x²y²z², x⁴y², x²y², x⁶, x⁴ and x², with u, v, w for r⁻², s⁻², t⁻².
+    """
     v = (6.0 - math.sqrt(24.0 - 3.0 * d)) / (3.0 * (d + 4.0))
     u, w = (1.0 - (d - 2) * v) / (8.0 - d), 1.0 - 2.0 * v
     on_axes, on_pairs, on_corners = (8.0 - d) * u**3, 0.5 * v**3, w**3 / 2.0**d
@@ -80,7 +116,10 @@ def _degree_7(d: int) -> list[tuple[int, float, float]]:
 
 
 def _fully_symmetric(d: int, orbits: list[tuple[int, float, float]]) -> Rule:
-    """All points with `count` coordinates of size `radius` and the others zero, each with its weight."""
+    """Return the rule of the given orbits (count, radius, weight).
+
+    An orbit consists of all points with `count` coordinates equal to ±radius and the others zero, each with `weight`.
+    """
     nodes, weights = [], []
     for count, radius, weight in orbits:
         for at in combinations(range(d), count):
@@ -93,12 +132,25 @@ def _fully_symmetric(d: int, orbits: list[tuple[int, float, float]]) -> Rule:
 
 
 class MonteCarlo(eqx.Module):
-    """Equally weighted antithetic normal draws, the same ones at every time: `samples` nodes from `key`."""
+    """Monte Carlo: equally weighted antithetic normal draws, the same ones at every time.
+
+    Args:
+        samples: number of nodes; an odd number is increased by one.
+        key: JAX random key for the draws.
+    """
 
     samples: int = eqx.field(static=True)
     key: Array
 
     def rule(self, d: int) -> Rule:
+        """Return the nodes and weights.
+
+        Args:
+            d: dimension of the state.
+
+        Returns:
+            The rule, with nodes of shape (d, n).
+        """
         half = jax.random.normal(self.key, (d, (self.samples + 1) // 2))
         nodes = np.concatenate([half, -half], axis=1).astype(np.float64)
         return Rule(nodes, np.full(nodes.shape[1], 1.0 / nodes.shape[1]))
@@ -108,14 +160,16 @@ Quadrature = GaussHermite | Cubature | MonteCarlo
 
 
 def default_quadrature(d: int) -> Quadrature:
+    """Return the default rule for a state of dimension d: Gauss–Hermite up to d = 3, cubature above."""
     return GaussHermite(_TENSOR_POINTS[d]) if d in _TENSOR_POINTS else Cubature(7 if d <= _POSITIVE else 5)
 
 
 def richer(rule: Rule) -> Rule:
-    """A rule of clearly higher degree, with many more nodes: what an answer by the given one is checked with.
+    """Return a rule of clearly higher degree than the given one, with which a result by the given rule is checked.
 
-    Up to d = 3 a tensor rule with half as many points again, then one of five points a dimension, of four at d = 6;
-    above, a fully symmetric rule of degree 7.
+    Up to d = 3 it is a tensor rule with at least 1.5 times as many points per dimension, up to a limit. It is a tensor
+    rule with five points per dimension for d = 4 and 5, and four for d = 6, and a fully symmetric rule of degree 7 for
+    larger d.
     """
     d, n = rule.nodes.shape
     if d > max(_CHECK_POINTS):
@@ -127,8 +181,11 @@ def richer(rule: Rule) -> Rule:
 
 
 def _fully_symmetric_7(d: int) -> Rule:
-    """Degree 7 in any dimension (Genz and Keister 1996): the origin and radii 1, 2, 3, (1, 1), (1, 1, 1)
-    of the ones below, all that have a weight."""
+    """Return the rule of degree 7 for any dimension (Genz and Keister 1996).
+
+    With λ_1, λ_2, λ_3 the entries of `radii` after zero, its points are the origin and those with one coordinate ±λ_1,
+    ±λ_2 or ±λ_3, with two coordinates ±λ_1, or with three coordinates ±λ_1. All other weights of the rule are zero.
+    """
     radii = np.array([0.0, math.sqrt(3.0), 4.1849560176727323, 0.74109534999454085])
     a, polynomial = [], np.ones(1)  # a_i = E Π_{j<i} (x² − λ_j²)
     for i in range(4):
@@ -136,7 +193,7 @@ def _fully_symmetric_7(d: int) -> Rule:
         polynomial = np.convolve(polynomial, [-(radii[i] ** 2), 1.0])
 
     def series(p: int) -> np.ndarray:
-        """Of one coordinate that stands at the p-th radius."""
+        """Return the terms of the weight that belong to one coordinate at the p-th radius."""
         gaps = radii[p] ** 2 - radii**2
         return np.array([a[k + p] / np.prod(np.delete(gaps[: k + p + 1], p)) for k in range(4 - p)])
 

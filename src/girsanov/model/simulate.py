@@ -1,4 +1,4 @@
-"""Draws from a model: paths by Euler–Maruyama and noisy observations of them."""
+"""Simulation of a model: paths by Euler–Maruyama, and noisy observations of them."""
 
 from typing import Any, NamedTuple
 
@@ -12,34 +12,51 @@ from girsanov._core.precision import float64
 from girsanov.data.series import TimeSeries
 from girsanov.model.model import Model
 
-# By default: steps of a gap, steps in the time that the drift takes, and the most steps for the sake of the latter.
+# For the default dt: steps per gap, steps per time scale of the drift, and the largest number of steps in all that the
+# time scale of the drift may lead to.
 _STEPS, _STEPS_A_TIME, _MOST_BY_DEFAULT = 10, 50.0, 1e6
-_MOST = 1e10  # steps of a path
+_MOST = 1e10  # largest number of steps of a path
 
 
 class Simulation(NamedTuple):
-    """The state at the observation times, (n, d), and the observations themselves."""
+    """A simulated path and observations of it.
+
+    Attributes:
+        path: the state at the observation times, shape (n, d).
+        series: the noisy observations.
+    """
 
     path: np.ndarray
     series: TimeSeries
 
 
 def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, start: float | None = None) -> Simulation:
-    """A path of the model and one noisy observation of it at each of `times`.
+    """Simulate a path of the model by Euler–Maruyama, and one noisy observation of it at each of the given times.
 
-    - dt: longest step of Euler–Maruyama. By default a tenth of the mean gap, or a fiftieth of the time that the drift
-      takes near the initial state where that is shorter; every gap then gets at least ten steps of its own.
-    - start: time of the initial state, by default the first of `times`.
+    Args:
+        model: the model.
+        times: strictly increasing observation times, shape (n,).
+        key: JAX random key.
+        dt: the longest step of Euler–Maruyama. By default it is the shorter of a tenth of the mean gap between the
+            times and a fiftieth of the time scale on which the drift changes the state near its initial value; every
+            gap then has at least ten steps.
+        start: time of the initial state; by default the first of `times`.
+
+    Returns:
+        The state at the given times and the observations, as `path` and `series`.
+
+    Raises:
+        ValueError: if the path does not stay finite, or if dt leads to more than 10¹⁰ steps.
     """
     t = as_floats("times", times)
     if t.ndim != 1 or len(t) == 0:
         raise ValueError(f"times must have shape (n,) with n ≥ 1, got {t.shape}")
-    TimeSeries(t, np.zeros(len(t)))  # the same checks as for a series
+    TimeSeries(t, np.zeros(len(t)))  # makes the checks of a series
     if start is not None and not is_finite(start):
         raise ValueError(f"start must be one finite number, got {start!r}")
     t0 = float(t[0]) if start is None else float(start)
     if t0 > t[0]:
-        raise ValueError(f"start = {shown(t0)} comes after the first time {shown(t[0])}")
+        raise ValueError(f"start = {shown(t0)} comes after the first of times, which is {shown(t[0])}")
     initial = _initial(model)
     least = 1 if dt is not None else _STEPS
     dt = _default_step(model, np.diff(t, prepend=t0), t0, *initial) if dt is None else dt
@@ -49,19 +66,22 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
     if not np.isfinite(path).all():
         i = int(np.argmin(np.isfinite(path).all(1)))
         raise ValueError(f"the simulated path is not finite from time {shown(t[i])} on: take a smaller dt than {dt:g}")
-    return Simulation(path, TimeSeries(t, _observe(model, noise_key, path)))
+    return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path)))
 
 
-def check_draws(key: Any, n: int = 1, dt: float = 1.0) -> None:
-    """Raise a ValueError unless these can draw n paths in steps of dt."""
+def check_draws(key: Any, n: int = 1, dt: float = 1.0, name: str = "n") -> None:
+    """Raise a ValueError unless `key` is a JAX random key, n a positive whole number and dt positive."""
     if not (isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape == (2,))):
         raise ValueError(f"key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
-    check_whole(n=n)
+    check_whole(**{name: n})
     check_positive(dt=dt)
 
 
 def _default_step(model: Model, gaps: np.ndarray, t0: float, mean: np.ndarray, cov: np.ndarray) -> float:
-    """The shorter of a share of the mean gap and of the drift's time scale, but no more than some steps in all."""
+    """Return the default dt of `simulate`: the shorter of two shares, of the mean gap and of the drift's time scale.
+
+    It is longer if that would be more than _MOST_BY_DEFAULT steps in all.
+    """
     gaps = gaps[gaps > 0]
     if not len(gaps):
         return 1.0
@@ -71,7 +91,7 @@ def _default_step(model: Model, gaps: np.ndarray, t0: float, mean: np.ndarray, c
 
 @float64
 def _rate(model: Model, t0: float, mean: np.ndarray, cov: np.ndarray) -> float:
-    """By how much the drift changes with the state, per unit of time: differences over the sds of the initial state."""
+    """Return the largest |Δf|/|Δx| of the drift, by differences over ± one standard deviation of the initial state."""
     h = np.sqrt(np.diagonal(cov))
     f = np.asarray(_drifts(model, np.concatenate([mean + np.diag(h), mean - np.diag(h)]), t0))
     slopes = np.abs(f[: len(h)] - f[len(h) :]).max(1) / (2.0 * h)
@@ -90,13 +110,13 @@ def _initial(model: Model) -> tuple[np.ndarray, np.ndarray]:
 
 
 @float64
-def _observe(model: Model, key: Any, path: np.ndarray) -> np.ndarray:
-    return np.asarray(_observations(model, jax.random.split(key, len(path)), path))
+def _observe(model: Model, key: Any, t: np.ndarray, path: np.ndarray) -> np.ndarray:
+    return np.asarray(_observations(model, jax.random.split(key, len(path)), t, path))
 
 
 @compiled
-def _observations(model: Model, keys, path):
-    return jax.vmap(model.likelihood.sample)(keys, path @ jnp.asarray(model.emission).T)
+def _observations(model: Model, keys, t, path):
+    return model.observation.sample(keys, t, path)
 
 
 @float64
@@ -110,9 +130,10 @@ def euler_paths(
     start: tuple[float, np.ndarray, np.ndarray],
     least: int = 1,
 ) -> np.ndarray:
-    """n paths at `times`, (n, len(times), d), from x(t₀) ~ N(m, P) by Euler–Maruyama.
+    """Draw n paths at `times` by Euler–Maruyama, from x(t₀) ~ N(m, P) with `start` = (t₀, m, P).
 
-    The steps of a gap are equal and at most `dt`, and there are `least` of them or more.
+    The steps between two times are equal, at most `dt` long, and at least `least` in number. The result has shape
+    (n, len(times), d).
     """
     t0, mean, cov = start
     gaps = np.diff(times, prepend=t0)
@@ -129,7 +150,7 @@ def euler_paths(
 @compiled
 def _euler(model: Model, key, n: int, left, steps, substeps, mean, cov):
     d = mean.shape[0]
-    L = jnp.linalg.cholesky(jnp.asarray(model.diffusion))
+    L = model.noise.root
     key, first = jax.random.split(key)
     x = mean + jax.random.normal(first, (n, d)) @ jnp.linalg.cholesky(cov).T
     drift = jax.vmap(model.drift, in_axes=(0, None))

@@ -1,4 +1,4 @@
-"""The paper's experiments: settings, data, tables, figures, and the commands `reproduce` and `report`.
+"""The experiments of the paper: settings, data, tables, figures, and the commands `reproduce` and `report`.
 
-It stands beside the library: nothing imports it. The command line finds it by its entry point.
+No other part of the library imports this package. The command line finds it by its entry point.
 """

@@ -1,4 +1,4 @@
-"""`girsanov reproduce` and `girsanov report`: the paper again, and its page from results that are there already."""
+"""The commands `girsanov reproduce`, which repeats the paper's experiments, and `girsanov report`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,35 +13,35 @@ from girsanov.cli.output import check_out, console
 if TYPE_CHECKING:
     from girsanov.paper.reproduce import Reproduction
 
-_WIDTH = 190  # of a table in a file or a pipe
+_WIDTH = 190  # width of a table, in characters, where the output is not a terminal
 
 
 def reproduce(
     what: Annotated[str, typer.Argument(help="table1, table2, figures, finance, gps or all.")],
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the authors' data; without it, series are simulated.")
+        Path | None, typer.Option(help="Folder with the authors' data; without it, series are simulated.")
     ] = None,
     dt: Annotated[
-        list[float] | None, typer.Option(help="Step of the grid; repeat for more. Default: 0.01 0.005 0.001")
+        list[float] | None, typer.Option(help="Step of the time grid; may be repeated. Default: 0.01 0.005 0.001")
     ] = None,
-    process: Annotated[list[str] | None, typer.Option(help="Only these processes; repeat for more.")] = None,
-    row: Annotated[list[str] | None, typer.Option(help="Only these rows, such as cvi_dp; repeat for more.")] = None,
+    process: Annotated[list[str] | None, typer.Option(help="Only this process, such as ou; may be repeated.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row, such as cvi_dp; may be repeated.")] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting: double_well.inference.rho=0.2")
+        list[str] | None, typer.Option("--set", help="Change a setting, as in double_well.inference.rho=0.2")
     ] = None,
-    particles: Annotated[int | None, typer.Option(help="Particles of the smoother.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Draws of the particle smoother.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes on this machine; default: one a core.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers of a local Dask cluster instead.")] = None,
+    particles: Annotated[int | None, typer.Option(help="Number of particles of the particle smoother.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Number of paths that the particle smoother draws.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes; default: one for each core.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers of a local Dask cluster, instead of --jobs.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://host:port.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write to; results already there are kept.")] = Path("out/paper"),
+    out: Annotated[Path, typer.Option(help="Folder for the results; existing ones are kept.")] = Path("out/paper"),
 ) -> None:
-    """Regenerate a table or the figures of the paper beside the printed values. Killed, it goes on where it was."""
+    """Reproduce a table or the figures of the paper, beside the printed values. Run it again after an interruption."""
     from girsanov.paper import reproduce as experiments
     from girsanov.paper.settings import PROCESSES, REAL, parse_changes
 
     check_out(out)
-    interrupt.note("what is done is kept: run the command again and it goes on")
+    interrupt.note("finished tasks are kept: run the command again to continue")
     changes = parse_changes(setting or [], (*PROCESSES, *REAL))
     counts = {k: v for k, v in (("particles", particles), ("samples", samples)) if v is not None}
     result = experiments.reproduce(
@@ -55,7 +55,7 @@ def reproduce(
 
 
 def report(out: Annotated[Path, typer.Argument(help="Folder of a reproduction.")] = Path("out/paper")) -> None:
-    """Write the tables and the page of a reproduction again from its results; nothing is run."""
+    """Write the tables and the page of a reproduction again, from its results; no task is run."""
     from girsanov.paper.reproduce import rebuild
 
     result = rebuild(out)
@@ -64,7 +64,7 @@ def report(out: Annotated[Path, typer.Argument(help="Folder of a reproduction.")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the command line: the entry point of this package."""
+    """Add the commands to the command line; this is the entry point of the package."""
     app.command()(reproduce)
     app.command()(report)
 

@@ -1,4 +1,4 @@
-"""The authors' data sets, or simulated ones of the same kind, and the models that the paper infers them with."""
+"""The authors' data sets, or simulated ones of the same kind, and the paper's models of them."""
 
 import dataclasses
 import functools
@@ -25,12 +25,15 @@ _FIELDS = ("time_grid", "observation_grid", "observations", "test_grid", "test_o
 
 @dataclasses.dataclass(frozen=True)
 class Fold:
-    """One fold of one process.
+    """One fold of the data of one process.
 
-    - train, test: observations to infer from and held out.
-    - sigma: standard deviation of the noise.
-    - Q, x0: spectral density (d, d) and initial state (d,) that the data were simulated with.
-    - span: first and last time of the simulation.
+    Attributes:
+        train: the observations to infer from.
+        test: the held-out observations.
+        sigma: standard deviation of the noise.
+        Q: spectral density of the diffusion that the data were simulated with, (d, d).
+        x0: initial state that the data were simulated with, (d,).
+        span: first and last time of the simulation.
     """
 
     train: TimeSeries
@@ -42,8 +45,15 @@ class Fold:
 
 
 def load_fold(directory: str | Path | None, process: str, fold: int, changes: dict | None = None) -> Fold:
-    """Fold `fold` of `process` from a folder with one sub-folder a process or from the authors' unpacked archive; with
-    no folder, from a series simulated as theirs were."""
+    """Return one fold of the data of a process.
+
+    Args:
+        directory: a folder with a sub-folder for each process, or the authors' unpacked archive. None simulates a
+            series with the paper's settings.
+        process: name of the process.
+        fold: number of the fold, from 0 to 4.
+        changes: changes of the settings, by dotted path.
+    """
     _check_process(process)
     if fold not in range(FOLDS):
         raise ValueError(f"fold must be one of 0, …, {FOLDS - 1}, got {fold!r}")
@@ -64,7 +74,7 @@ def load_fold(directory: str | Path | None, process: str, fold: int, changes: di
 
 
 def _simulated_fold(settings: dict[str, Any], seed: int, fold: int) -> Fold:
-    """One path a process; its observations are dealt to the folds, `held_out` of them to each."""
+    """Simulate a fold. All folds of a process have the same path, and each holds out other `held_out` observations."""
     how = settings["simulation"]
     x0 = np.array(how["state"], dtype=np.float64)
     d, n, held = len(x0), int(how["observations"]), int(how["held_out"])
@@ -84,14 +94,14 @@ def _simulated_fold(settings: dict[str, Any], seed: int, fold: int) -> Fold:
 
 
 def inference_model(process: str, fold_data: Fold, changes: dict | None = None) -> Model:
-    """The paper's model for inference: its parameters are given, not those that simulated the data."""
+    """Return the paper's model for inference, whose parameters need not be those that simulated the data."""
     _check_process(process)
     settings = experiment(process, changes)
     return _model(settings, fold_data, settings["inference"]["parameters"])
 
 
 def learning_model(process: str, fold_data: Fold, changes: dict | None = None) -> tuple[Model, list[str]]:
-    """The same with the parameters that learning starts from, and the names of those that are learnt."""
+    """Return the model with the parameters at which learning starts, and the names of those that are learnt."""
     settings = experiment(process, changes)
     start = {**settings["inference"]["parameters"], **settings["learning"]["parameters"]}
     return _model(settings, fold_data, start), list(settings["learning"]["trainable"])
@@ -116,20 +126,20 @@ def _drift(name: str, parameters: dict[str, float]) -> Drift:
 
 @dataclasses.dataclass(frozen=True)
 class RealFold:
-    """One fold of a real data set, and the time that all of its folds span."""
+    """One fold of a real data set, with the first and last time of all of its folds."""
 
     train: TimeSeries
     test: TimeSeries
     span: tuple[float, float]
 
     def column(self, i: int) -> "RealFold":
-        """One coordinate of it."""
+        """Return the fold with one coordinate of its observations."""
         train, test = (TimeSeries(s.times, s.values[:, i]) for s in (self.train, self.test))
         return RealFold(train, test, self.span)
 
 
 def load_real(directory: str | Path | None, name: str, fold: int, changes: dict | None = None) -> RealFold:
-    """Fold `fold` of "finance" or "gps": the authors' own folds, or with no folder those of a simulated series."""
+    """Return one fold of "finance" or "gps": the authors' own, or without a folder one of a simulated series."""
     settings = experiment(name, changes)
     if fold not in range(settings["folds"]):
         raise ValueError(f"fold must be one of 0, …, {settings['folds'] - 1}, got {fold!r}")
@@ -144,7 +154,7 @@ def load_real(directory: str | Path | None, name: str, fold: int, changes: dict 
 
 
 def real_model(name: str, drift: Any, changes: dict | None = None) -> Model:
-    """The paper's model of one coordinate of a real data set, with this drift."""
+    """Return the paper's model of one coordinate of a real data set, with the given drift."""
     how = experiment(name, changes)["model"]
     noise = Gaussian(variance=float(how["noise_variance"]))
     return Model(drift, float(how["diffusion"]), GaussianState(**how["initial"]), noise, dim=1)
@@ -161,7 +171,7 @@ def _columns(path: Path, part: str) -> TimeSeries:
 
 @functools.cache
 def _simulated_real(name: str, settings: str) -> list[Split]:
-    """All folds, made once; the settings as JSON, since a dictionary cannot be looked up by."""
+    """Simulate a real data set and return all folds; `settings` is JSON text, since the cache needs hashable keys."""
     return (_simulated_finance if name == "finance" else _simulated_gps)(json.loads(settings))
 
 
@@ -197,9 +207,9 @@ def _arrays(path: Path, fields: tuple[str, ...]) -> dict[str, np.ndarray]:
         with np.load(path) as file:
             return {name: np.asarray(file[name], dtype=np.float64) for name in fields}
     except KeyError as error:
-        raise ValueError(f"{path} lacks a field of the data set: {error.args[0]}") from None
+        raise ValueError(f"{path} is not a data set of the authors: a field is missing: {error.args[0]}") from None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as a data set: {error}") from None
+        raise ValueError(f"{path} cannot be read as a data set of the authors: {error}") from None
 
 
 def _find(directory: Path, what: str, folders: tuple[str, ...], name: str) -> Path:

@@ -1,4 +1,4 @@
-"""The paper's figures, each a task of its own: computed, drawn, and written as PNG and PDF."""
+"""The figures of the paper. Each is a task of its own, which computes it and writes it as PNG and PDF."""
 
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from girsanov.paper.tasks import learn_real, stated_omega
 from girsanov.result.infer import infer
 
 OURS, OTHER, TRUTH = "#1f5fa8", "#c0562b", "0.55"
-_LOWEST = -1e6  # nats: the least of a panel of bounds
+_LOWEST = -1e6  # lowest value on the axis of a panel of bounds, in nats
 _FUNCTION = "girsanov.paper.figures:draw"
 
 
 def tasks(options: dict[str, Any], folder: Path) -> list[Task]:
+    """Return the tasks that draw the figures."""
     common = {"data": options["data"], "out": str(folder.resolve()), "changes": options["changes"]}
     dt = options["steps"][0]
     out = [
@@ -35,7 +36,7 @@ def tasks(options: dict[str, Any], folder: Path) -> list[Task]:
 
 
 def draw(**settings: Any) -> dict[str, Any]:
-    """Draw one figure; returns its caption and where it is, relative to the reproduction's folder."""
+    """Draw one figure; return its caption and the paths of its files, relative to the folder of the reproduction."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -61,7 +62,7 @@ def _panels(n: int, width: float = 4.2):
 
 
 def _band(ax: Any, estimate: Any, colour: str, label: str) -> None:
-    """Mean and two standard deviations of the first coordinate."""
+    """Plot the mean and two standard deviations of the first coordinate."""
     t, m, s = estimate.times, estimate.mean[:, 0], estimate.std[:, 0]
     ax.plot(t, m, color=colour, lw=1.2, label=label)
     for side in (-2.0, 2.0):
@@ -74,7 +75,7 @@ def _first_fold(settings: dict[str, Any], process: str) -> tuple[Fold, dict[str,
 
 
 def _legend(ax: Any) -> None:
-    """Above the data: room is made for it at the top of the panel."""
+    """Draw the legend above the data, for which the panel is extended at its top."""
     lines = len(ax.get_legend_handles_labels()[1])
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + 0.09 * lines * (high - low))
@@ -82,7 +83,7 @@ def _legend(ax: Any) -> None:
 
 
 def _process(settings: dict[str, Any]) -> tuple[Any, str]:
-    """Draws from the prior; posteriors over the truth; bounds against iterations."""
+    """Draw the figure of one process: draws from the prior, posteriors over the truth, bounds against iterations."""
     process, dt = settings["process"], settings["dt"]
     fold, changes = _first_fold(settings, process)
     model = inference_model(process, fold, changes)
@@ -120,13 +121,13 @@ def _process(settings: dict[str, Any]) -> tuple[Any, str]:
         right.axhline(evidence, color="k", lw=0.8, label="exact evidence" if model.dim == 1 else "evidence, particles")
     lowest = min(float(np.min(p.history.elbo)) for p in (ours, paper_step, vdp, published))
     right.set(title="evidence bound (nats)", xlabel="iteration", xscale="log", yscale="symlog")
-    right.set_ylim(max(1.5 * lowest, _LOWEST), ours.elbo + abs(ours.elbo))  # a run that diverges leaves the panel
+    right.set_ylim(max(1.5 * lowest, _LOWEST), ours.elbo + abs(ours.elbo))  # a run that diverges is cut off
     right.legend(frameon=False, fontsize=7)
     return figure, f"{how['title']}, fold 0, Δt = {dt:g}: prior draws, posteriors over the truth, and convergence."
 
 
 def _truth(ax: Any, model, fold, dt: float, guide: Any) -> float | None:
-    """The exact density where the state is scalar, else draws of guided particles; the evidence where it is known."""
+    """Plot the exact density if the state is scalar, or else draws of guided particles; return the log evidence."""
     if model.dim == 1:
         exact = baselines.exact_smoother(model, fold.train, dt, fold.span)
         low, high = exact.mean - 5 * exact.std, exact.mean + 5 * exact.std
@@ -146,10 +147,10 @@ def _truth(ax: Any, model, fold, dt: float, guide: Any) -> float | None:
 
 
 def _evidence(settings: dict[str, Any]) -> tuple[Any, str]:
-    """The double well's evidence against θ: exact, and the bounds of both methods at two steps."""
+    """Draw the log evidence of the double well against θ, exactly and by the bounds of both methods at two dt."""
     fold, changes = _first_fold(settings, "double_well")
     thetas = np.linspace(0.4, 1.6, 13)
-    figure, (left, right) = _panels(2)  # VDP's bound is hundreds of nats lower: an axis of its own
+    figure, (left, right) = _panels(2)  # VDP's bound is hundreds of nats lower and has its own axis
     for dt, style in ((0.01, "-"), (0.005, "--")):
         curves: dict[str, list[float]] = {"exact": [], "CVI-DP": [], "VDP": []}
         for theta in thetas:
@@ -164,7 +165,7 @@ def _evidence(settings: dict[str, Any]) -> tuple[Any, str]:
     for panel in (left, right):
         panel.set(xlabel=r"$\theta_1$", ylabel="log evidence or bound (nats)")
         _legend(panel)
-    return figure, "Double well, fold 0: log evidence and its bounds against the parameter θ₁; VDP's on its own axis."
+    return figure, "Double well, fold 0: log evidence and its bounds against the parameter θ₁; VDP's has its own axis."
 
 
 def _learning(settings: dict[str, Any]) -> tuple[Any, str]:
@@ -193,7 +194,7 @@ def _learning(settings: dict[str, Any]) -> tuple[Any, str]:
 def _neural_sde(settings: dict[str, Any]) -> tuple[Any, str]:
     fold, changes = _first_fold(settings, "double_well")
     model = inference_model("double_well", fold, changes)
-    dt = max(settings["dt"], 0.02)  # simulation through every step: a fine grid would take hours
+    dt = max(settings["dt"], 0.02)  # its training simulates every step, so a fine grid would take hours
     ours = infer(model, fold.train, dt=dt, span=fold.span, progress=False)
     figure, axes = _panels(3)
     network, done = None, 0

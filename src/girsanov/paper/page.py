@@ -1,4 +1,4 @@
-"""The page that shows paper and reproduction side by side: one file, nothing fetched from elsewhere."""
+"""The page that shows the paper and the reproduction side by side, as one HTML file without external parts."""
 
 import base64
 import html
@@ -17,7 +17,14 @@ figure { margin: 1.5rem 0; } img { max-width: 100%; } figcaption { color: #555; 
 
 
 def write_page(folder: Path, comparisons: list[Comparison], figures: list[tuple[str, Path]], facts: list[str]) -> Path:
-    """`index.html` with these tables and figures (caption and PNG); `facts` are lines on data and settings."""
+    """Write `index.html` and return its path.
+
+    Args:
+        folder: the folder to write to.
+        comparisons: the tables.
+        figures: caption and PNG file of each figure.
+        facts: lines on the data and the settings, which come first.
+    """
     parts = [f"<p>{html.escape(line)}</p>" for line in facts]
     parts += [_table(c) for c in comparisons]
     for caption, path in figures:

@@ -1,4 +1,4 @@
-"""Which tasks a table needs, and the table from their answers."""
+"""The tasks that a table needs, and the table that is made from their results."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from girsanov.paper.tables import Cell, Comparison, make_cell
 STEPS = (0.01, 0.005, 0.001)
 PARTICLES = {"particles": 100, "chains": 4, "burn_in": 50, "evidence_runs": 8}
 _MODULE = "girsanov.paper.tasks"
-# Rows that do not depend on the step of the grid, or hardly: they are run at the first one only.
+# Rows that hardly depend on the step of the grid, if at all. They are run at the first step only.
 _ONCE = {"table1": ("exact", "particles", "gp_regression"), "table2": ("gp_regression",)}
 _METHODS = ("vdp", "cvi_dp")
 _LABELS = {
@@ -32,7 +32,7 @@ _TITLES = {
 
 
 def synthetic_tasks(table: str, options: dict[str, Any]) -> list[Task]:
-    """Options: data, steps, processes, rows (None for all), particles, changes by experiment."""
+    """Return the tasks of Table 1 or 2; `options` has data, steps, processes, rows, particles and changes."""
     tasks = []
     wanted = options["rows"]
     for process in options["processes"]:
@@ -53,6 +53,7 @@ def synthetic_tasks(table: str, options: dict[str, Any]) -> list[Task]:
 
 
 def real_tasks(name: str, options: dict[str, Any]) -> list[Task]:
+    """Return the tasks of "finance" or "gps"; `options` has data, rows (None for all) and changes."""
     changes = options["changes"].get(name, {})
     how = experiment(name, changes)
     rows = [r for r in how["rows"] if options["rows"] is None or r in options["rows"]]
@@ -68,7 +69,7 @@ def real_tasks(name: str, options: dict[str, Any]) -> list[Task]:
 
 
 def synthetic_table(table: str, results: list[Result], simulated: bool) -> Comparison:
-    """Rows by method and step, columns by process."""
+    """Make Table 1 or 2, with a row for each method and step and a column for each process."""
     answers = _grouped(results, lambda s: (s["row"], s["dt"], s["process"]))
     stated: dict[str, Any] = {} if simulated else printed(table)
     rows: dict[str, dict[str, Cell]] = {}
@@ -89,7 +90,7 @@ def synthetic_table(table: str, results: list[Result], simulated: bool) -> Compa
 
 
 def real_table(name: str, results: list[Result], simulated: bool) -> Comparison:
-    """Rows by model, columns NLPD and RMSE."""
+    """Make the table of "finance" or "gps", with a row for each model and the columns NLPD and RMSE."""
     stated = {} if simulated else printed(name)
     rows: dict[str, dict[str, Cell]] = {}
     remarks = []
@@ -103,14 +104,15 @@ def real_table(name: str, results: list[Result], simulated: bool) -> Comparison:
 
 
 def _starts(label: str, values: list[dict[str, Any]]) -> list[str]:
-    """How often a row's networks were started, and how far the bounds of one fold's starts lie apart."""
+    """Say how many starts the networks of a row had, and how much the bounds of one fold's starts differ."""
     bounds = [b for v in values for b in v["restarts"] if len(b) > 1]
     if not bounds:
         return []
     apart = np.array([max(b) - min(b) for b in bounds])
     return [
-        f"{label}: {len(bounds[0])} starts a fold, the best on the training data by bound and prior counts; the bounds "
-        f"of a fold's starts differ by {np.median(apart):.2g} nats in the median and {apart.max():.2g} at the most."
+        f"{label}: {len(bounds[0])} starts for each fold, of which the one with the highest bound plus log prior on "
+        f"the training data counts. The bounds of a fold's starts differ by {np.median(apart):.2g} nats in the median "
+        f"and {apart.max():.2g} at the most."
     ]
 
 
@@ -123,7 +125,7 @@ def _ended(values: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
 
 
 def _grouped(results: list[Result], key: Any) -> dict[Any, list[dict[str, Any] | None]]:
-    """Answers of the folds by what they have in common, None for one that failed."""
+    """Group the results of the folds by `key` of their settings; a result that failed is None."""
     out: dict[Any, list[dict[str, Any] | None]] = {}
     for result in results:
         value = result.value if result.status == "done" else None
@@ -132,6 +134,7 @@ def _grouped(results: list[Result], key: Any) -> dict[Any, list[dict[str, Any] |
 
 
 def check_processes(names: list[str] | None) -> list[str]:
+    """Return the processes of these names, all for None; raise a ValueError for an unknown name."""
     for name in names or []:
         if name not in PROCESSES:
             raise ValueError(f"unknown process {name!r}; choose from {', '.join(PROCESSES)}")

@@ -1,4 +1,4 @@
-"""The paper from one call: plan the tasks, run them as a sweep, write tables, figures and the page."""
+"""Reproduce the paper in one call: plan the tasks, run them as a sweep, and write tables, figures and a page."""
 
 import dataclasses
 import json
@@ -20,7 +20,14 @@ PARTS = ("table1", "table2", "figures", "finance", "gps")
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What a reproduction wrote, and what failed on the way."""
+    """The outcome of a reproduction.
+
+    Attributes:
+        out: the folder that was written to.
+        comparisons: the tables.
+        failed: results of the tasks that failed.
+        seconds: duration of the call.
+    """
 
     out: Path
     comparisons: list[Comparison]
@@ -43,11 +50,22 @@ def reproduce(
     scheduler: str | None = None,
     progress: bool = True,
 ) -> Reproduction:
-    """Regenerate a part of the paper in the folder `out`; a call that was killed goes on where it stopped.
+    """Reproduce a part of the paper; a call that was interrupted can be repeated and continues where it stopped.
 
-    - what: "table1", "table2", "figures", "finance", "gps" or "all"; data: the authors' folder, None to simulate.
-    - steps: of the grid; processes, rows: only these; particles: settings of the particle smoother.
-    - changes: of the settings by experiment and dotted path; jobs, workers, scheduler: see `sweep`.
+    Args:
+        what: "table1", "table2", "figures", "finance", "gps" or "all".
+        out: folder for the results.
+        data: folder with the authors' data; None simulates series with the paper's settings.
+        steps: steps of the time grid; by default 0.01, 0.005 and 0.001.
+        processes: names of the processes; by default all.
+        rows: names of the rows, such as "cvi_dp"; by default all.
+        particles: settings of the particle smoother that replace the defaults.
+        changes: changes of the settings, by experiment and dotted path: {"ou": {"inference.rho": 0.5}}.
+        jobs, workers, scheduler: where the tasks run, see `girsanov.evaluation.sweep`.
+        progress: whether to show the progress; default True.
+
+    Returns:
+        The tables and the tasks that failed.
     """
     begun = time.perf_counter()
     if what not in (*PARTS, "all"):
@@ -60,7 +78,7 @@ def reproduce(
     tasks = {part: _tasks(part, options, folder) for part in parts}
     every = [task for part in parts for task in tasks[part]]
     if not every:
-        raise ValueError(f"nothing to do: no row of {what} is among {rows}")
+        raise ValueError(f"there is nothing to do: {what} has none of the rows {rows}")
     results = sweep(every, folder, jobs=jobs, workers=workers, scheduler=scheduler, progress=progress)
     by_part = _split(results, tasks)
     comparisons = write_tables(folder, by_part, options["data"] is None)
@@ -87,7 +105,7 @@ def _options(data, steps, processes, rows, particles, changes) -> dict[str, Any]
 
 
 def _check_data(data: str | None, parts: list[str], processes: list[str]) -> None:
-    """Every file that will be needed is there, before hours are spent."""
+    """Raise a ValueError if a data set that will be needed is missing, before any task is run."""
     if data is None:
         return
     if {"table1", "table2", "figures"} & set(parts):
@@ -113,6 +131,7 @@ def _split(results: list[Result], tasks: dict[str, list[Task]]) -> dict[str, lis
 
 
 def write_tables(folder: Path, by_part: dict[str, list[Result]], simulated: bool) -> list[Comparison]:
+    """Write the tables as CSV, Markdown and LaTeX, and return them; simulated data have no printed values."""
     comparisons = []
     for part, results in by_part.items():
         if part == "figures":
@@ -126,6 +145,7 @@ def write_tables(folder: Path, by_part: dict[str, list[Result]], simulated: bool
 
 
 def write_index(folder: Path, comparisons: list[Comparison], by_part: dict[str, list[Result]], options) -> Path:
+    """Write the page, and `plan.json`, from which `rebuild` finds the results again; return the page's path."""
     shown = [
         (r.value["caption"], folder / r.value["png"])
         for r in by_part.get("figures", [])
@@ -145,7 +165,7 @@ def _failed(result: Result) -> str:
 
 
 def rebuild(out: str | Path) -> Reproduction:
-    """Tables and page again from the results in the folder of an earlier reproduction; nothing is run."""
+    """Write tables and page again from the results in the folder of an earlier reproduction; no task is run."""
     begun, folder = time.perf_counter(), Path(out)
     path = folder / "plan.json"
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Settings of the paper's experiments, one readable file each in `configs`, and changes to them from outside."""
+"""Settings of the paper's experiments, which are files in `configs`, and changes to them."""
 
 import copy
 import functools
@@ -16,7 +16,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def experiment(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The settings of one experiment, with changes by dotted path, such as {"simulation.noise": 0.05}."""
+    """Return the settings of one experiment, with changes by dotted path, such as {"simulation.noise": 0.05}."""
     if name not in (*PROCESSES, *REAL):
         raise ValueError(f"unknown experiment {name!r}; choose one of {', '.join((*PROCESSES, *REAL))}")
     out = copy.deepcopy(_read(name))
@@ -26,25 +26,30 @@ def experiment(name: str, changes: dict[str, Any] | None = None) -> dict[str, An
 
 
 def printed(table: str) -> dict[str, dict[str, list[float]]]:
-    """The paper's figures of one table: row → column → [mean, sd]."""
+    """Return the numbers that the paper prints in one table: row → column → [mean, sd]."""
     return _read("printed")[table]
 
 
 def parse_changes(texts: list[str], names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """`double_well.inference.rho=0.2` from a command line, as changes by experiment; values are read as TOML."""
+    """Parse changes of settings such as `double_well.inference.rho=0.2`; return them by experiment and path.
+
+    Values are read as TOML; what is not TOML is text. `names` are the experiments that may be changed.
+    """
     out: dict[str, dict[str, Any]] = {}
     for text in texts:
         path, equals, value = text.partition("=")
         name, dot, rest = path.strip().partition(".")
         if not (equals and dot and rest):
-            raise ValueError(f"--set wants experiment.path=value, such as double_well.inference.rho=0.2; got {text!r}")
+            raise ValueError(
+                f"--set must be experiment.path=value, such as double_well.inference.rho=0.2; got {text!r}"
+            )
         if name not in names:
             raise ValueError(f"--set {text!r}: unknown experiment {name!r}; choose one of {', '.join(names)}")
         try:
             out.setdefault(name, {})[rest] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             out.setdefault(name, {})[rest] = value
-        experiment(name, out[name])  # a path that does not exist is refused here
+        experiment(name, out[name])  # raises a ValueError if the path does not exist
     return out
 
 
@@ -57,7 +62,10 @@ def _set(settings: dict[str, Any], name: str, path: str, value: Any) -> None:
         known = ", ".join(_paths(settings))
         raise ValueError(f"{name} has no setting {path!r}; it has {known}")
     if isinstance(here[last], dict) != isinstance(value, dict):
-        raise ValueError(f"{name}.{path} is {here[last]!r}; {value!r} cannot take its place")
+        raise ValueError(
+            f"{name}.{path} is {here[last]!r}; {value!r} cannot replace it, because only one of the two is a table of "
+            "settings"
+        )
     here[last] = value
 
 

@@ -1,4 +1,4 @@
-"""Tables of a reproduction beside the paper's: mean and spread over the folds, the difference, and why it is there."""
+"""Tables of a reproduction beside the paper's: mean and sd over the folds, their difference, and an explanation."""
 
 import csv
 import dataclasses
@@ -11,7 +11,15 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One entry: mean and population sd over the folds that ended well, the paper's, and a sentence if they differ."""
+    """One entry of a table.
+
+    Attributes:
+        mean, sd: mean and population standard deviation over the folds that did not fail.
+        folds: number of these folds.
+        failed: number of folds that failed.
+        paper: the printed mean and standard deviation, or None.
+        note: an explanation, if the two differ.
+    """
 
     mean: float
     sd: float
@@ -31,11 +39,12 @@ class Cell:
 
     @property
     def printed(self) -> str:
+        """The printed value as text."""
         return "–" if self.paper is None else f"{self.paper[0]:.3f} ± {self.paper[1]:.3f}"
 
 
 def make_cell(values: list[dict[str, Any] | None], metric: str, paper: Any) -> Cell:
-    """From one answer a fold; None is a fold whose task failed."""
+    """Make a cell from the results of its folds; None is a fold whose task failed."""
     numbers = np.array([v[metric] for v in values if v is not None and v.get(metric) is not None], dtype=float)
     failed = len(values) - len(numbers)
     mean, sd = (float(numbers.mean()), float(numbers.std())) if len(numbers) else (float("nan"), float("nan"))
@@ -44,9 +53,13 @@ def make_cell(values: list[dict[str, Any] | None], metric: str, paper: Any) -> C
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A table of cells, rows by label and columns by name, with a title and the unit of its numbers.
+    """A table of cells.
 
-    - remarks: sentences on whole rows; those on single cells are with the cells.
+    Attributes:
+        name: name of the table, such as "table1".
+        title: its title, with the unit of its numbers.
+        rows: the cells, by the label of the row and the name of the column.
+        remarks: sentences on whole rows; those on single cells are in the cells.
     """
 
     name: str
@@ -55,20 +68,24 @@ class Comparison:
     remarks: tuple[str, ...] = ()
 
     def cells(self) -> Iterator[tuple[str, str, Cell]]:
+        """Yield the label, the column and the cell of every entry."""
         for label, row in self.rows.items():
             for column, cell in row.items():
                 yield label, column, cell
 
     @property
     def columns(self) -> list[str]:
+        """Names of the columns."""
         return list(dict.fromkeys(column for _, column, _ in self.cells()))
 
     @property
     def notes(self) -> list[str]:
+        """All remarks and explanations."""
         of_cells = [f"{label}, {column}: {cell.note}" for label, column, cell in self.cells() if cell.note]
         return [*self.remarks, *of_cells]
 
     def csv(self) -> str:
+        """Return the table as CSV, with a line for each cell."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         names = ("row", "column", "mean", "sd", "paper_mean", "paper_sd", "difference_in_paper_sd", "folds", "failed")
@@ -81,6 +98,7 @@ class Comparison:
         return text.getvalue()
 
     def markdown(self) -> str:
+        """Return the table and its notes as Markdown."""
         lines = [f"# {self.title}", "", "Ours, then the paper's (difference in its standard deviations).", ""]
         lines += ["| | " + " | ".join(self.columns) + " |", "| --- |" + " ---: |" * len(self.columns)]
         for label, row in self.rows.items():
@@ -89,6 +107,7 @@ class Comparison:
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]).rstrip() + "\n"
 
     def latex(self) -> str:
+        """Return the table as a LaTeX tabular."""
         lines = [r"\begin{tabular}{l" + "r" * len(self.columns) + "}", r"\toprule"]
         lines += ["& " + " & ".join(map(_tex, self.columns)) + r" \\", r"\midrule"]
         for label, row in self.rows.items():

@@ -1,4 +1,4 @@
-"""What one task of a reproduction does: one fold of one row of one table. Settings and answers are JSON."""
+"""The tasks of a reproduction. Each computes one fold of one row of one table; settings and results are JSON."""
 
 import hashlib
 import time
@@ -24,17 +24,18 @@ from girsanov.result.infer import infer
 
 
 def scores(estimate: Any, test: TimeSeries, before: str = "") -> dict[str, float]:
+    """Return NLPD and RMSE of an estimate on test data; their names begin with `before`."""
     return {f"{before}nlpd": estimate.nlpd(test), f"{before}rmse": estimate.rmse(test)}
 
 
 def data_hash(*parts: TimeSeries) -> str:
-    """Of the times and values of these series."""
+    """Return the SHA-256 hash of the times and values of these series."""
     arrays = [a for s in parts for a in (s.times, s.values)]
     return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
 
 
 def stated_omega(process: str, dt: float, changes: dict | None = None) -> float:
-    """The paper's step of VDP; between its step sizes of the grid, that of the next finer one it states."""
+    """Return the paper's step size ω of VDP for a dt; for a dt that it does not state, that of the next smaller one."""
     stated = {float(k): v for k, v in experiment(process, changes)["inference"]["omega"].items()}
     return stated[max((s for s in stated if s <= dt * (1 + 1e-9)), default=min(stated))]
 
@@ -43,7 +44,7 @@ def stated_omega(process: str, dt: float, changes: dict | None = None) -> float:
 
 
 def table1(**settings: Any) -> dict[str, Any]:
-    """One fold of one row: settings `data`, `process`, `fold`, `row`, `dt`, `changes`."""
+    """Compute one fold of one row of Table 1; settings are `data`, `process`, `fold`, `row`, `dt` and `changes`."""
     data, process, row = settings["data"], settings["process"], settings["row"]
     fold = load_fold(data, process, settings["fold"], settings["changes"])
     model = inference_model(process, fold, settings["changes"])
@@ -56,7 +57,7 @@ def _cvi_dp(model: Model, fold, settings) -> dict[str, Any]:
 
 
 def _vdp(model: Model, fold, settings) -> dict[str, Any]:
-    """Safeguarded to convergence; and, beside it, the published iteration with the paper's step."""
+    """Run VDP with a safeguard until it converges, and also the published iteration with the paper's step size."""
     process, dt, changes = settings["process"], settings["dt"], settings["changes"]
     limit = int(experiment(process, changes)["inference"]["vdp_iterations"])
     omega = stated_omega(process, dt, changes)
@@ -74,9 +75,10 @@ def _inferred(model: Model, fold, dt: float, method: Method | None) -> dict[str,
 
 
 def _particles(model: Model, fold, settings) -> dict[str, Any]:
-    """Draws by CPF-AS, the Gaussian with their moments, and the Monte Carlo error of both scores from the chains.
+    """Draw paths by a conditional particle filter with ancestor sampling (CPF-AS), and score them.
 
-    The particles are guided by CVI-DP's posterior; bootstrap particles give a tenth as many effective draws on the sine
+    The Gaussian with their moments is scored as well, and the chains give the Monte Carlo errors of both scores. The
+    particles are guided by CVI-DP's posterior: bootstrap particles give a tenth as many effective draws on the sine
     process, and do not mix on van der Pol.
     """
     dt, test = settings["dt"], fold.test
@@ -108,7 +110,7 @@ def _exact(model: Model, fold, settings) -> dict[str, Any]:
 
 
 def _gp(model: Model, fold, settings, optimise: bool = False) -> dict[str, Any]:
-    """Regression with the kernel of an Ornstein–Uhlenbeck process, whatever process made the data."""
+    """Score Gaussian process regression with an Ornstein–Uhlenbeck kernel, whatever process made the data."""
     begun = time.perf_counter()
     decay = experiment(settings["process"], settings["changes"])["inference"]["gp_decay"]
     kernel = baselines.ornstein_uhlenbeck_kernel(decay, 1.0)
@@ -124,6 +126,7 @@ _TABLE1 = {"cvi_dp": _cvi_dp, "vdp": _vdp, "particles": _particles, "exact": _ex
 
 
 def table2(**settings: Any) -> dict[str, Any]:
+    """Compute one fold of one row of Table 2; settings are those of `table1`."""
     process, row, dt, changes = (settings[k] for k in ("process", "row", "dt", "changes"))
     fold = load_fold(settings["data"], process, settings["fold"], changes)
     known = {"data_hash": data_hash(fold.train, fold.test)}
@@ -146,8 +149,10 @@ def table2(**settings: Any) -> dict[str, Any]:
 
 
 def _on_the_way(start: Model, end: Model, fold, dt: float) -> dict[str, list[float]]:
-    """Scores and bounds of parameters on the line from the start of learning to its end: what a run that stops early
-    leaves behind."""
+    """Return scores and bounds at points on the line from the start of learning to its end.
+
+    They show what a run that stops early would report.
+    """
     shares = np.linspace(0.0, 1.0, 11)
     out: dict[str, list[float]] = {"early_share": shares.tolist(), "early_nlpd": [], "early_rmse": [], "early_elbo": []}
     for share in shares:
@@ -163,10 +168,10 @@ def _on_the_way(start: Model, end: Model, fold, dt: float) -> dict[str, list[flo
 
 
 def real(**settings: Any) -> dict[str, Any]:
-    """One fold of one row of "finance" or "gps".
+    """Compute one fold of one row of "finance" or "gps".
 
-    The two coordinates of a track are independent processes, so that their joint bound is the sum of two, maximised one
-    by one; scores are those of a single coordinate's observation, on average.
+    The two coordinates of a track are independent processes, so their joint bound is the sum of two bounds, which are
+    maximised one by one. Scores are averages over the observations of single coordinates.
     """
     name, changes = settings["experiment"], settings["changes"]
     fold = load_real(settings["data"], name, settings["fold"], changes)
@@ -209,7 +214,7 @@ def _coordinate(settings: dict[str, Any], fold: RealFold) -> dict[str, Any]:
 
 
 def learn_real(name: str, row: str, fold: RealFold, seed: int, changes: dict | None) -> Fit:
-    """The row's drift with what it names as learnt; the best bound of all restarts counts."""
+    """Learn the parameters that a row names and return the fit, the best one of all restarts."""
     how = experiment(name, changes)
     options = how["rows"][row]
     method = VDP(max_iterations=2000) if options.get("method") == "vdp" else None
@@ -226,7 +231,7 @@ def learn_real(name: str, row: str, fold: RealFold, seed: int, changes: dict | N
 
 
 def real_drift(options: dict[str, Any], key: Any = None) -> Any:
-    """The drift that a row names: none, a constant, Ornstein–Uhlenbeck's, or a network with random weights."""
+    """Return the drift of a row: zero, a constant, that of Ornstein–Uhlenbeck, or a network with random weights."""
     match options["drift"]:
         case "none" | "constant":
             return Linear([[0.0]])

@@ -1,4 +1,4 @@
-"""What a user gets: `infer`, the posterior it returns, diagnosis, and files.
+"""What a user works with: `infer`, the posterior that it returns, the diagnosis of a posterior, fits, and files.
 
-`posterior.Posterior` is the public type. `saving` and `loading` write and read it.
+`posterior.Posterior` and `fit.Fit` are the public types. `saving` and `loading` write and read them.
 """

@@ -1,8 +1,9 @@
-"""How far to trust q: importance weights of paths drawn from it, a filter that does not rely on it, a plain verdict.
+"""The diagnosis of a posterior q: importance weights of its paths, a filter that does not rely on q, and a verdict.
 
-w = p(x, y)/q(x) for x ~ q: their mean is an unbiased estimate of the evidence, E log w is the evidence bound, and the
-shape of their upper tail, Pareto's k̂, says whether the mean can be trusted (Vehtari et al. 2024). But paths of q say
-nothing of a mode that q misses. A particle filter whose proposals are not q's alone does, so both have to agree.
+The importance weights are w = p(x, y)/q(x) for x ~ q. Their mean is an unbiased estimate of the evidence, E log w is
+the evidence bound, and the shape of their upper tail, Pareto's k̂, says whether the mean can be trusted (Vehtari et al.
+2024). But paths of q do not show a mode that q misses. A particle filter with other proposals beside q can find one, so
+the two estimates have to agree.
 """
 
 import dataclasses
@@ -16,37 +17,46 @@ from jaxtyping import Float
 from girsanov._core.checks import check_whole
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
+from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.chain.sampling import sample
 from girsanov.chain.transitions import Transitions
-from girsanov.model.path_model import LOG_2PI, PathModel, exact_path_model, path_model
+from girsanov.model.path_model import PathModel, exact_path_model, path_model
 from girsanov.result.defensive_filter import defensive_filter
 
-FEWEST = 100  # paths from which a tail can be judged
-_CHUNK = 500  # paths at a time
-_USABLE = 0.7  # k̂ up to which a mean of the weights is reliable
-_SHARP = 0.025  # standard error of the weights' mean, in nats, up to which it needs no support but agreement
-_EFFECTIVE = 0.05  # share of the paths that have to be effective, and at least half of FEWEST of them
-_APART = 0.1  # nats between weights and filter that count as agreement whatever their errors
-_VOUCHED = 0.15  # the same with two errors of the filter added, from which it vouches for weights with a heavy tail
-_CLOSE = 0.05  # nats between bound and corrected evidence that count as agreement
-_MISSED = 0.05  # share of the posterior away from q that may be overlooked
-_CONSTANT = 1e-6  # spread of log weights below which they are all the same
-_RANGE = 600.0  # nats below the largest weight at which exp leaves the range of floating-point numbers
+FEWEST = 100  # smallest number of paths from which the tail of the weights can be judged
+_CHUNK = 500  # number of paths that are drawn at a time
+_USABLE = 0.7  # the mean of the weights is reliable up to this k̂
+_SHARP = 0.025  # largest standard error of the log mean weight, in nats, with which the weights are believed
+_EFFECTIVE = 0.05  # smallest share of effective paths; there must also be at least FEWEST / 2 of them
+_APART = 0.1  # weights and filter agree if their difference is below this, in nats, whatever their errors
+_VOUCHED = 0.15  # the filter confirms weights with a heavy tail if the difference plus two of its errors is below this
+_CLOSE = 0.05  # bound and corrected evidence agree if their difference is below this, in nats
+_MISSED = 0.05  # largest share of the posterior away from q that is accepted
+_CONSTANT = 1e-6  # log weights with a smaller spread than this are treated as equal
+_RANGE = 600.0  # exp of a log weight this many nats below the largest is beyond the range of floating-point numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What the importance weights of n paths and the filter say.
+    """The result of `Posterior.diagnose`: how far the posterior can be trusted.
 
-    - log_evidence, standard_error: corrected estimate of log p(y) and its error, in nats: of the weights and the filter
-      together where they support each other, of the weights alone where particles should be used.
-    - bounds: importance-weighted bounds by number of paths each, {1: …, 10: …}, in nats; that of one path estimates
-      the evidence bound itself.
-    - k_hat: Pareto shape of the upper tail of the weights, inf where there is no tail; ess: effective number of paths.
-    - filter_evidence, filter_error: estimate of log p(y) from the filter, and its error, in nats.
-    - missed: share of the posterior, by the filter, in excursions from q where its own paths never go.
-    - verdict: "trust the bound", "trust the corrected estimate" or "use particles"; message: why.
+    Attributes:
+        log_evidence: corrected estimate of log p(y), in nats, from the importance weights and the filter together. With
+            the verdict "use particles" it is from the weights alone.
+        standard_error: standard error of `log_evidence`, in nats.
+        elbo: the evidence bound of the posterior, in nats.
+        bounds: importance-weighted bounds in nats, by the number of paths in each average: {1: …, 10: …, 100: …}. The
+            first estimates the evidence bound itself.
+        k_hat: Pareto shape k̂ of the upper tail of the weights; inf where the tail is too wide to be fitted.
+        ess: effective number of paths.
+        n: number of paths drawn.
+        verdict: "trust the bound", "trust the corrected estimate" or "use particles".
+        message: the reasons for the verdict.
+        log_weights: log importance weights of the paths, (n,).
+        filter_evidence: estimate of log p(y) by the filter, in nats.
+        filter_error: standard error of `filter_evidence`, in nats.
+        missed: share of the posterior, according to the filter, in excursions to where q's own paths never go.
     """
 
     log_evidence: float
@@ -88,7 +98,10 @@ def _log_weights(path: PathModel, m: Float[Array, "d N"], q: Transitions, key, n
 
 @float64
 def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 10, 100)) -> Diagnosis:
-    """Draw n paths from q, weigh them against the model on q's grid, and compare with the filter."""
+    """Draw n paths from a posterior, compute their importance weights, and compare them with the filter.
+
+    `groups` are the numbers of paths of the importance-weighted bounds.
+    """
     check_number(n)
     path = model_of(post)
     weigh_key, filter_key = jax.random.split(key)
@@ -97,11 +110,13 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
     logs = np.concatenate([np.asarray(_log_weights(path, mean, steps, k, _CHUNK)) for k in keys])[:n]
     if not np.isfinite(logs).all():
         i = int(np.argmin(np.isfinite(logs)))
-        raise ValueError(f"the log weight of path {i} drawn from q is {logs[i]}: the drift must be finite where q goes")
+        raise ValueError(
+            f"the log weight of path {i} drawn from q is {logs[i]}: the drift must be finite wherever q has paths"
+        )
     log_evidence, error, ess = _mean(logs)
     k_hat = _pareto(logs)
     bounds = {k: float(np.mean(np.logaddexp.reduce(_grouped(logs, k), 1) - np.log(k))) for k in groups if k <= n}
-    filtered = defensive_filter(path, post.moments, filter_key)
+    filtered = defensive_filter(path, post.moments, steps, filter_key)
     filter_evidence, filter_error, _ = _mean(filtered.log_evidence)
     found = Diagnosis(
         log_evidence, error, post.elbo, bounds, k_hat, ess, n, "use particles", "", logs,
@@ -117,20 +132,21 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
 
 
 def check_number(n: Any) -> None:
+    """Raise a ValueError unless n is a whole number that is large enough."""
     check_whole(n=n)
     if n < FEWEST:
         raise ValueError(f"n must be at least {FEWEST} paths, got {n}: the tail of fewer weights cannot be judged")
 
 
 def model_of(post: Any) -> PathModel:
-    """What q is weighed against: the Euler–Maruyama model, or where q was inferred in continuous time the SDE."""
+    """Return the model for the weights of a posterior: Euler–Maruyama, or the SDE if it is in continuous time."""
     if post.time == "continuous":
         return exact_path_model(post.model, post.series, post.grid, post.target.base)
     return path_model(post.model, post.series, post.grid)
 
 
 def _mean(logs: np.ndarray) -> tuple[float, float, float]:
-    """log of the mean of exp(logs), its standard error by the delta method, and the effective number."""
+    """Return the log of the mean of exp(logs), its standard error by the delta method, and the effective number."""
     top = logs.max()
     if not np.isfinite(logs).all():
         return float(top), float("inf"), 0.0
@@ -144,7 +160,7 @@ def _grouped(logs: np.ndarray, k: int) -> np.ndarray:
 
 
 def _pareto(logs: np.ndarray) -> float:
-    """k̂ of the upper tail; zero where all weights are the same, inf where the tail spans more than exp can hold."""
+    """Return k̂ of the upper tail of the weights: zero where they are all equal, inf where the tail is too wide."""
     if logs.max() - logs.min() < _CONSTANT:
         return 0.0
     tail = int(min(0.2 * len(logs), 3.0 * np.sqrt(len(logs))))
@@ -156,56 +172,57 @@ def _pareto(logs: np.ndarray) -> float:
 
 
 def _together(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """The mean of two estimates with errors, each by the inverse of its variance."""
+    """Return the mean of two estimates (value, error), weighted by their inverse variances, and its error."""
     total = first[1] ** 2 + second[1] ** 2
     share = second[1] ** 2 / total if total > 0.0 else 1.0
     return share * first[0] + (1.0 - share) * second[0], float(first[1] * np.sqrt(share))
 
 
 def _verdict(found: Diagnosis, converged: bool, status: str) -> tuple[str, str]:
-    """Which of two numbers to report, where there is no trouble."""
+    """Return the verdict and its reasons where there is no trouble: trust the bound or the corrected estimate."""
     gap = found.log_evidence - found.elbo
     seen = (
-        f"k̂ = {found.k_hat:.2f} with {found.ess:.0f} of {found.n} paths effective, a filter that does not rely on q "
-        f"agrees with their weights, and together they put the evidence {gap:+.3f} ± {found.standard_error:.3f} nats "
-        "from the bound"
+        f"k̂ = {found.k_hat:.2f} with {found.ess:.0f} of {found.n} paths effective; a particle filter that does not "
+        f"rely on q agrees with their weights, and together they estimate that the log evidence differs by {gap:+.3f} "
+        f"± {found.standard_error:.3f} nats from the bound"
     )
     if abs(gap) >= _CLOSE:
         return "trust the corrected estimate", seen
     if not converged:
-        return "trust the corrected estimate", f"{seen}; the run ended as {status!r}, so that q is not the optimum"
+        return "trust the corrected estimate", f"{seen}; the run ended with status {status!r}, so q is not the optimum"
     return "trust the bound", seen
 
 
 def _trouble(found: Diagnosis) -> str | None:
-    """Why neither number can be trusted, if so.
+    """Return why neither the bound nor the corrected estimate can be trusted, or None where one of them can.
 
-    The weights are believed where their tail is light, their error small, the filter agrees within the errors, and q
-    misses nothing that it sees; or else where the filter alone is precise enough to vouch for their mean.
+    The weights are believed where their tail is light, their error is small, the filter agrees with them within the
+    errors, and it finds no part of the posterior that q misses. They are also believed where the filter alone is
+    precise enough to confirm their mean.
     """
     apart = abs(found.filter_evidence - found.log_evidence)
     both = np.hypot(found.standard_error, found.filter_error)
     estimates = (
-        f"the weights of q's paths put the evidence at {found.log_evidence:.3f} ± {found.standard_error:.3f}, a filter "
-        f"that does not rely on q at {found.filter_evidence:.3f} ± {found.filter_error:.3f}"
+        f"the log evidence is {found.log_evidence:.3f} ± {found.standard_error:.3f} by the weights of q's paths, and "
+        f"{found.filter_evidence:.3f} ± {found.filter_error:.3f} by a particle filter that does not rely on q"
     )
     advice = "use girsanov.baselines.particle_smoother(..., guided=post)"
     if found.ess < max(_EFFECTIVE * found.n, 0.5 * FEWEST):
-        few = f"only {found.ess:.0f} of {found.n} paths carry the weight, k̂ = {found.k_hat:.2f}"
-        return f"{few}: q differs too much from the posterior. By comparison, {estimates}; {advice}"
+        few = f"only {found.ess:.0f} of {found.n} paths are effective, k̂ = {found.k_hat:.2f}"
+        return f"{few}: q differs too much from the posterior. For comparison, {estimates}; {advice}"
     if apart + 2.0 * found.filter_error < _VOUCHED:
         return None
     if not np.isfinite(found.filter_error):
-        return f"a filter that does not rely on q lost all of its particles, so that nothing confirms q; {advice}"
+        return f"a particle filter that does not rely on q lost all its particles, so nothing confirms q; {advice}"
     if not apart < max(_APART, 3.0 * both):
         return f"{estimates}: q misses part of the posterior; {advice}"
     if found.missed > _MISSED:
         return f"{100.0 * found.missed:.0f} % of the posterior lies where q's paths never go; {estimates}; {advice}"
     if not found.k_hat < _USABLE:
         return (
-            f"k̂ = {found.k_hat:.2f} is above {_USABLE}: a few paths carry all the weight, and {estimates}, not precise "
-            f"enough to vouch for them; {advice}"
+            f"k̂ = {found.k_hat:.2f} is above {_USABLE}: a few paths have nearly all the weight. Here {estimates}, "
+            f"which is not precise enough to confirm the weights; {advice}"
         )
     if not found.standard_error < _SHARP:
-        return f"{estimates}: neither is precise enough; {advice}"
+        return f"{estimates}: neither estimate is precise enough; {advice}"
     return None

@@ -1,4 +1,4 @@
-"""The result of learning."""
+"""`Fit`, the result of `gv.learn`, and its history."""
 
 import dataclasses
 from pathlib import Path
@@ -13,11 +13,15 @@ from girsanov.result.saving import save_fit
 
 @dataclasses.dataclass(frozen=True)
 class FitHistory:
-    """One entry an outer iteration, the first is the start.
+    """The history of learning: one entry for the start and one for each outer iteration.
 
-    - parameters: values of every trainable parameter by path, stacked.
-    - elbo: evidence bound after the E-step, in nats (with priors: plus their log density, in `objective`).
-    - e_steps: E-steps so far; passes: evaluations of the bound so far; seconds: since the start.
+    Attributes:
+        parameters: values of every trainable parameter, by its path, stacked along the first axis.
+        elbo: evidence bound after the E-step, in nats.
+        objective: the bound plus the log density of the priors; equal to `elbo` without priors.
+        e_steps: number of E-steps so far.
+        passes: number of evaluations of the bound so far.
+        seconds: time since the start of learning.
     """
 
     parameters: dict[str, np.ndarray]
@@ -28,19 +32,27 @@ class FitHistory:
     seconds: np.ndarray
 
     def __len__(self) -> int:
+        """Number of entries: the outer iterations and the start."""
         return len(self.elbo)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """A fitted model and its posterior.
+    """A fitted model and its posterior, the result of `gv.learn`.
 
-    - standard_errors: from the curvature of the bound at its maximum, by parameter entry; None where that curvature is
-      not positive definite or was not asked for. They describe the bound, not the sampling distribution of the
-      estimate: see the documentation.
-    - status, message: "converged", "max_iterations", "flat" (the data cannot tell a parameter), "stalled", or
-      "ill_conditioned" (the posterior at the parameters could not be computed to enough digits).
-    - restarts: every restart's fit, best first, where several were asked for.
+    Attributes:
+        model: the model with the fitted parameters.
+        posterior: the posterior over the path at these parameters.
+        history: values of the parameters and the bound, by iteration.
+        trainable: paths of the parameters that were learnt.
+        status: "converged", "max_iterations", "stalled", "flat" (the data do not determine a parameter), or
+            "ill_conditioned" (rounding spoils the posterior at the fitted parameters).
+        message: a sentence on the status.
+        standard_errors: standard errors by parameter entry, from the curvature of the bound at its maximum. They
+            describe the bound, not the sampling distribution of the estimate: see docs/learning.md. None where
+            `standard_errors=False`, or where the bound has no proper maximum.
+        covariance: covariance of the same entries, in the same order, or None.
+        restarts: the fits of all restarts, the best first; empty for a single fit.
     """
 
     model: Model
@@ -55,25 +67,27 @@ class Fit:
 
     @property
     def elbo(self) -> float:
+        """The evidence bound at the fitted parameters, in nats."""
         return self.posterior.elbo
 
     @property
     def converged(self) -> bool:
+        """Whether the status is "converged"."""
         return self.status == "converged"
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
-        """The fitted values by path."""
+        """The fitted values, by the path of the parameter."""
         return {path: np.asarray(values[-1]) for path, values in self.history.parameters.items()}
 
     def summary(self) -> str:
-        """A table of the fitted values and their standard errors."""
+        """Return a table of the fitted values and their standard errors, as text."""
         lines = [f"{'parameter':<28}{'value':>12}{'std. error':>12}"]
         errors = self.standard_errors or {}
         for path, value in self.parameters.items():
             for index, v in np.ndenumerate(value):
                 name = path + (str(list(index)) if index else "")
-                # A matrix with one error is a multiple of the identity: what stands beside its diagonal is fixed.
+                # A matrix with a single standard error is a multiple of the identity; its other entries are fixed.
                 fixed = len(index) == 2 and index[0] != index[1]
                 error = errors.get(name, None if fixed else errors.get(path))
                 lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
@@ -81,13 +95,26 @@ class Fit:
         return "\n".join(lines)
 
     def plot(self) -> Any:
-        """Parameters and evidence bound against iterations; returns the matplotlib figure."""
+        """Plot the parameters and the evidence bound against the iterations.
+
+        Returns:
+            The matplotlib figure.
+        """
         from girsanov.plotting import plot_fit
 
         return plot_fit(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write a versioned file that `gv.load` reads back exactly; `gv.learn(..., resume=fit)` goes on from it."""
+        """Write the fit to a file that `gv.load` reads back exactly; `gv.learn(..., resume=fit)` continues from it.
+
+        Of several restarts, only the best is stored.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The path of the file.
+        """
         return save_fit(self, path)
 
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
-"""`infer`: from a model and a series to a posterior."""
+"""`infer`: compute the posterior over the path of a model, given a series of observations."""
 
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,20 +16,22 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
 from girsanov.chain.transitions import Transitions
-from girsanov.data.grid import Grid, make_grid
 from girsanov.data.series import TimeSeries
 from girsanov.inference.conditioning import scales_apart
 from girsanov.inference.continuous import ContinuousSites
 from girsanov.inference.cvi_dp import CVIDP, check_method
 from girsanov.inference.expectations import evaluate_drift
+from girsanov.inference.functional import lay_out
 from girsanov.inference.levels import prolong
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, reject_unknown
-from girsanov.inference.objective import Problem, compose, starting_sites
+from girsanov.inference.objective import Posed, compose
 from girsanov.inference.quadrature_check import checked_quadrature
+from girsanov.inference.singular import check_singular
 from girsanov.inference.sites import Sites
+from girsanov.inference.start import starting_sites
 from girsanov.inference.status import Status
-from girsanov.model.model import Model, check_inputs
+from girsanov.model.model import Model
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.resolution import warn_unresolved
 
@@ -50,28 +51,41 @@ def infer(
     progress: bool = True,
     **unknown: Any,
 ) -> Posterior:
-    """The posterior over the path of `model` given `series`.
+    """Infer the posterior over the path of `model`, given the observations in `series`.
 
-    - dt: step of the time grid over `span`, to which the observation times are added; or `grid`: times of your own.
-    - span: time of the initial state and end of the horizon; by default the series' first and last time.
-    - method: `CVIDP()`, the default, or `VDP()`; `tolerance` and `max_iterations` override its own.
-    - start: an earlier posterior to start from (of the same series and a model of the same dimension).
-    - progress: show the state of runs that take longer than two seconds.
+    Args:
+        model: the model: drift, diffusion, initial state and likelihood.
+        series: the observations.
+        dt: step of the time grid, in the time unit of the series. The observation times are added to the grid.
+        span: time of the initial state and end of the horizon; by default the first and last time of the series.
+        method: `gv.CVIDP()` (the default) or `gv.VDP()`, with settings.
+        grid: times of the nodes, (N,), instead of `dt` and `span`. They must contain the observation times.
+        start: an earlier posterior to start from, of the same observation times and of a model of the same dimension.
+        tolerance: replaces the tolerance of the method, in nats.
+        max_iterations: replaces the largest number of iterations of the method.
+        progress: whether to show the progress of runs that take longer than two seconds; default True.
+
+    Returns:
+        The Gaussian posterior. Its `status` and `message` say how the run ended; a run that did not converge is also
+        warned of, unless it stopped at a `max_iterations` that was given here.
+
+    Raises:
+        ValueError: if an argument is not valid, or if the drift or the bound is not finite at the start of the run.
     """
     reject_unknown("infer", unknown, infer)
     begun = time.perf_counter()
-    method = check_method(method, tolerance=tolerance, max_iterations=max_iterations)
-    check_inputs(model, series)
-    nodes = make_grid(series, dt, span, grid)
-    warm = None if start is None else warm_start(start, model, series, getattr(method, "time", "discrete"))
+    method = check_method(method, model, tolerance=tolerance, max_iterations=max_iterations)
+    problem = lay_out(model, series, dt, span, grid, method).of(model)
+    warm = None if start is None else warm_start(start, problem, series, getattr(method, "time", "discrete"))
     with reporter(progress) as say:
-        problem, result, coarse = method.solve(model, series, nodes, warm, say)
+        result, coarse = method.solve(problem, warm, say)
     if result.status is Status.BAD_START:
         explain_bad_start(problem)
+    check_singular(problem, result.moments)
     if isinstance(method, CVIDP):
         result = checked_quadrature(problem, result)
     history = run_history(result, coarse)
-    post = make_posterior(problem, result, series, history, nodes, time.perf_counter() - begun)
+    post = make_posterior(problem, result, series, history, time.perf_counter() - begun)
     warn_unresolved(post, stacklevel=4)
     if not post.converged and (max_iterations is None or result.status is not Status.MAX_ITERATIONS):
         warnings.warn(f"infer has not converged ({post.status}): {post.message}", stacklevel=3)
@@ -79,14 +93,14 @@ def infer(
 
 
 def run_history(result: Run, coarse: list[Run]) -> History:
+    """Return the history of a run and of the runs on coarser grids before it."""
     counts = tuple((len(r.trace["elbo"]) - 1, r.passes) for r in coarse)
     return History(**result.trace, passes=result.passes, coarse=counts)
 
 
-def make_posterior(
-    problem: Problem, result: Run, series: TimeSeries, history: History, grid: Grid, seconds: float
-) -> Posterior:
-    """A run's result without its padding."""
+def make_posterior(problem: Posed, result: Run, series: TimeSeries, history: History, seconds: float) -> Posterior:
+    """Return the posterior of a run, without the padding of the grid."""
+    grid = problem.data.grid
     N = len(grid.times)
 
     def trim(part: Any, n: int) -> Any:
@@ -123,25 +137,24 @@ def _trimmed(steps: Transitions, N: int) -> Transitions:
     return Transitions(np.asarray(steps.T)[..., : N - 1], np.asarray(steps.root)[..., :N])
 
 
-def warm_start(
-    start: Posterior, model: Model, series: TimeSeries, time: Time = "discrete"
-) -> Callable[[Problem], Start]:
-    """An earlier posterior where the grid is the same, as a chain or in continuous time as sites; else its sites on the
-    new grid."""
+def warm_start(start: Posterior, problem: Posed, series: TimeSeries, time: Time = "discrete") -> Start:
+    """Return the start of a run from an earlier posterior.
+
+    On the same grid this is its chain, or in continuous time its sites; on another grid, its sites are interpolated.
+    """
     if not np.array_equal(start.series.times, series.times):
         raise ValueError("start= must be a posterior of a series with the same observation times")
-    if start.model.dim != model.dim:
-        raise ValueError(f"start= has a state of dimension {start.model.dim}, the model of dimension {model.dim}")
-
-    def on(problem: Problem) -> Start:
-        same = np.array_equal(start.times, np.asarray(problem.times)[: int(problem.size)])
-        if same and time == "continuous" and start.target.right is not None:
-            return _padded_sites(start.target, len(problem.times))
-        if same and start.exact_transitions is None:
-            return _padded(start.natural, len(problem.times))
-        return prolong(start.target, start.times, problem)
-
-    return on
+    if start.model.dim != problem.model.dim:
+        raise ValueError(
+            f"start= has a state of dimension {start.model.dim}, the model of dimension {problem.model.dim}"
+        )
+    capacity = len(problem.data.times)
+    same = np.array_equal(start.times, problem.data.grid.times)
+    if same and time == "continuous" and start.target.right is not None:
+        return _padded_sites(start.target, capacity)
+    if same and start.exact_transitions is None:
+        return _padded(start.natural, capacity)
+    return prolong(start.target, start.times, problem)
 
 
 def _padded(chain: NaturalChain, capacity: int) -> NaturalChain:
@@ -156,7 +169,7 @@ def _padded(chain: NaturalChain, capacity: int) -> NaturalChain:
 
 
 def _padded_sites(sites: Sites, capacity: int) -> Sites:
-    """Sites of the continuous process with zeros on the padding."""
+    """Return sites in continuous time with zeros on the padding."""
 
     def wide(part: Any, n: int) -> Any:
         return jax.tree.map(lambda a: np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, n - a.shape[-1])]), part)
@@ -166,36 +179,38 @@ def _padded_sites(sites: Sites, capacity: int) -> Sites:
 
 
 @compiled
-def _start_values(problem: Problem):
+def _start_values(problem: Posed):
     q = smooth(compose(problem, starting_sites(problem))).moments
     sd = jnp.sqrt(jnp.diagonal(q.S)).T
     xi = jnp.asarray(problem.rule.nodes)
     x = q.m[:, None] + sd[:, None] * xi[:, :, None]
-    return x, evaluate_drift(problem.model.drift, x, problem.times)
+    return x, evaluate_drift(problem.model.drift, x, problem.data.times)
 
 
 @compiled
-def _readings(problem: Problem):
-    z, precision = jax.vmap(problem.model.likelihood.start)(problem.y)
-    seen = problem.observed
-    return jnp.where(seen, z, jnp.nan), jnp.where(seen, 1.0 / jnp.sqrt(precision), jnp.nan)
+def _readings(problem: Posed):
+    rows, mean = problem.data.rows, jnp.asarray(problem.model.initial_state().mean)
+    G, reading, precision = problem.model.observation.linearised(rows, jnp.broadcast_to(mean, (len(rows.t), len(mean))))
+    away = jnp.abs(reading - G @ mean)
+    return jnp.where(rows.observed, away, jnp.nan), jnp.where(rows.observed, 1.0 / jnp.sqrt(precision), jnp.nan)
 
 
-def explain_bad_start(problem: Problem) -> None:
-    """Raise a ValueError for the first state and time at which the drift is not finite, or say that there is none.
+def explain_bad_start(problem: Posed) -> None:
+    """Raise a ValueError that explains why a run could not start.
 
-    Where the states themselves are not finite, or the drift is, the scales of the model are at fault.
+    It names the first state and time at which the drift is not finite. Where there is none, the scales of the model lie
+    too far apart, and it names these.
     """
-    x, f = (np.asarray(a)[..., : int(problem.size)] for a in _start_values(problem))
+    x, f = (np.asarray(a)[..., : int(problem.data.size)] for a in _start_values(problem))
     bad = np.argwhere((~np.isfinite(f) & np.isfinite(x).all(0)).any(0).T)
     if len(bad):
         m, n = bad[0]
         raise ValueError(
             f"the drift returned {f[:, n, m].tolist()} at state {x[:, n, m].tolist()} and time "
-            f"{float(problem.times[m])!r}; it must be finite wherever the posterior may go"
+            f"{float(problem.data.times[m])!r}; it must be finite wherever the posterior may go"
         )
     apart = scales_apart(problem, *(np.asarray(a) for a in _readings(problem)))
     raise ValueError(
         f"the scales of the model lie too far apart for double precision: {apart}, and the bound is not finite where "
-        "this method starts. Bring them closer together, or use method=gv.CVIDP(), which resolves more"
+        "this method starts. Bring the scales closer together, or use method=gv.CVIDP(), which tolerates wider ones"
     )

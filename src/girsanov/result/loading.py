@@ -1,9 +1,9 @@
-"""Reading what `saving` wrote."""
+"""`load`: read the files that `saving` writes."""
 
 import dataclasses
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,28 @@ _ARRAYS = {
 }
 
 
-def load(path: str | Path, *, drift: Callable | None = None, likelihood: Likelihood | None = None) -> Any:
-    """The Posterior or Fit that `save` wrote; a drift or likelihood of your own must be given again."""
+def load(
+    path: str | Path,
+    *,
+    drift: Callable | None = None,
+    likelihood: Likelihood | Sequence[Likelihood] | None = None,
+    emission: Callable | None = None,
+) -> Any:
+    """Read a file that `Posterior.save` or `Fit.save` wrote.
+
+    Args:
+        path: the file.
+        drift: the drift, if it was one of your own: a file stores only the library's drifts.
+        likelihood: the likelihood, if it was one of your own.
+        emission: the emission, if it was a callable.
+
+    Returns:
+        The `Posterior` or `Fit`.
+
+    Raises:
+        ValueError: if there is no such file, if it is damaged or written by a later version, or if it needs a `drift`,
+            `likelihood` or `emission` that was not given.
+    """
     path = Path(path)
     if not path.exists():
         raise ValueError(f"there is no file {path}")
@@ -45,7 +65,7 @@ def load(path: str | Path, *, drift: Callable | None = None, likelihood: Likelih
         raise ValueError(f"{path} is not a Girsanov file, or it is damaged: {error}") from None
     if header["format"] > FORMAT:
         raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
-    post = _unpack(header, arrays, drift, likelihood, path)
+    post = _unpack(header, arrays, {"drift": drift, "likelihood": likelihood, "emission": emission}, path)
     if header["kind"] == "posterior":
         return post
     names = [k for k in arrays if k.startswith("fit.parameters.")]
@@ -64,13 +84,18 @@ def load(path: str | Path, *, drift: Callable | None = None, likelihood: Likelih
     )
 
 
-def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likelihood: Any, path: Path) -> Posterior:
+def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Posterior:
+    emission = arrays.get("model.emission")
+    if header.get("emission") is not None:
+        emission = _restored("emission", header, (), arrays, given["emission"], path)
     model = Model(
-        drift=_restored("drift", header, DRIFTS, arrays, drift, path),
+        drift=_restored("drift", header, DRIFTS, arrays, given["drift"], path),
         diffusion=arrays["model.diffusion"],
         initial="stationary" if header["stationary"] else GaussianState(arrays["initial.mean"], arrays["initial.cov"]),
-        likelihood=_restored("likelihood", header, LIKELIHOODS, arrays, likelihood, path),
-        emission=arrays["model.emission"],
+        likelihood=_restored("likelihood", header, LIKELIHOODS, arrays, given["likelihood"], path),
+        emission=emission,
+        offset=arrays.get("model.offset"),
+        dim=header.get("dim"),
     )
     parts = {
         name: kind(**{f.name: arrays[f"{name}.{f.name}"] for f in dataclasses.fields(kind)})
@@ -86,7 +111,8 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
     )
     dates = header.get("dates", {"unit": None, "origin": None})
     origin = None if dates["origin"] is None else np.datetime64(dates["origin"], "ns")
-    series = TimeSeries.counted(arrays["series.times"], arrays["series.values"], dates["unit"], origin)
+    values, errors = arrays["series.values"], arrays.get("series.errors")
+    series = TimeSeries.counted(arrays["series.times"], values, dates["unit"], origin, errors)
     return Posterior(
         model=model,
         series=series,
@@ -108,6 +134,10 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], drift: Any, likeliho
 
 def _restore(name: str, description: dict[str, Any], known: tuple[type, ...], arrays: dict[str, Any]) -> Any:
     kinds = {kind.__name__: kind for kind in known}
+    if "parts" in description:
+        parts = description["parts"]
+        whole: Any = kinds[description["class"]]
+        return whole(tuple(_restore(f"{name}.parts.{i}", p, known, arrays) for i, p in enumerate(parts)))
     kind = kinds[description["class"]]
     values = {k: arrays[f"{name}.{k}"] for k in description["arrays"]} | description["settings"]
     if "layers" in description:
@@ -121,12 +151,12 @@ def _restore(name: str, description: dict[str, Any], known: tuple[type, ...], ar
 
 
 def _restored(name: str, header: dict[str, Any], known: tuple[type, ...], arrays: dict, given: Any, path: Path) -> Any:
-    """The part as given, or as stored."""
+    """Return the drift, likelihood or emission as given, or else as stored in the file."""
     if given is not None:
         return given
     if header[name]["class"] is None:
         raise ValueError(
-            f"{path} was made with a {name} of your own, {header[name]['repr']}; "
+            f"{path} was made with a {name} of your own, {header[name]['repr']}, which the file does not contain; "
             f"give it again: gv.load(path, {name}=...)"
         )
     return _restore(name, header[name], known, arrays)

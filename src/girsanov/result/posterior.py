@@ -1,4 +1,4 @@
-"""The Gaussian posterior over the path that inference returns."""
+"""`Posterior`, the Gaussian posterior over the path that `gv.infer` returns, and its history."""
 
 import dataclasses
 from functools import cached_property
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from girsanov._core.compile import compiled
+from girsanov._core.extras import check_extra
 from girsanov._core.precision import float64, to_numpy
 from girsanov.chain.bridge import bridge
 from girsanov.chain.linear_sde import Time
@@ -28,14 +29,15 @@ _sample, _transitions = compiled(sample), compiled(transitions)
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """What happened, one entry an iteration on the final grid; the first entry is the start.
+    """The history of a run: arrays with one entry for the start and one for each iteration on the final grid.
 
-    - elbo: the evidence bound in nats.
-    - step: the step size taken.
-    - decrement: squared length of the natural gradient in the Fisher metric, in nats (mirror descent: symmetrised
-      KL divergence between successive q).
-    - passes: evaluations of the bound on the final grid, rejected trials included.
-    - coarse: (iterations, passes) on each coarser grid, coarsest first.
+    Attributes:
+        elbo: the evidence bound, in nats.
+        step: the step size of the iteration.
+        decrement: squared length of the natural gradient in the Fisher metric, in nats; for mirror descent, the
+            symmetrised KL divergence between successive q.
+        passes: number of evaluations of the bound on the final grid, including rejected trials.
+        coarse: (iterations, passes) on each coarser grid, the coarsest first.
     """
 
     elbo: np.ndarray
@@ -45,17 +47,31 @@ class History:
     coarse: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
+        """Number of entries: the iterations and the start."""
         return len(self.elbo)
 
 
 @dataclasses.dataclass(frozen=True)
 class Posterior(PathEstimate):
-    """q over the states at the nodes `times`, a Gaussian Markov chain, with the bound it reaches.
+    """The Gaussian posterior q over the path, a Markov chain on the nodes of the time grid, as `gv.infer` returns it.
 
-    - moments, natural: the chain in its two forms, time in the last axis.
-    - target: the sites that the gradient of the bound asks for at q; at the optimum they compose q.
-    - node: which node each observation sits on.
-    - status, message: how the run ended, in a word and in a sentence; `converged` is whether it met its tolerance.
+    Attributes:
+        model: the model.
+        series: the observations.
+        times: times of the nodes, (N,).
+        node: index of the node of each observation.
+        moments: q by its means, covariances and lag-one covariances, with time as the last axis.
+        natural: q by its natural parameters, with time as the last axis.
+        target: the sites given by the gradient of the bound at q; at the optimum they compose q.
+        elbo: the evidence bound, in nats.
+        history: the bound and the step sizes, by iteration.
+        status: how the run ended, in a word; see docs/trust.md.
+        message: a sentence on the status.
+        seconds: duration of the run, including compilation.
+        time: "discrete" for the Euler–Maruyama model on the grid, or "continuous" for the SDE itself.
+        quadrature_error: difference from a more accurate quadrature rule, in nats; computed from four dimensions on,
+            else None.
+        exact_transitions: q's own transitions, where they are more exact than the natural parameters; else None.
     """
 
     model: Model
@@ -70,62 +86,93 @@ class Posterior(PathEstimate):
     status: str
     message: str
     seconds: float
-    time: Time = "discrete"  # of the model on the grid: Euler–Maruyama, or the SDE itself
-    quadrature_error: float | None = None  # nats by which a richer rule disagrees; looked at from four dimensions on
-    exact_transitions: Transitions | None = None  # where the natural parameters would not hold their digits
+    time: Time = "discrete"
+    quadrature_error: float | None = None
+    exact_transitions: Transitions | None = None
 
     @property
     def mean(self) -> np.ndarray:
+        """Means of the state at the nodes, (N, d)."""
         return np.ascontiguousarray(self.moments.m.T)
 
     @property
     def cov(self) -> np.ndarray:
+        """Covariances of the state at the nodes, (N, d, d)."""
         return np.ascontiguousarray(np.moveaxis(self.moments.S, -1, 0))
 
     @property
     def lag_cov(self) -> np.ndarray:
-        """Cov(x_{m+1}, x_m) for every step, (N − 1, d, d)."""
+        """Lag-one covariances Cov(x_{m+1}, x_m) of every step, (N − 1, d, d)."""
         return np.ascontiguousarray(np.moveaxis(self.moments.C, -1, 0))
 
     @property
     def converged(self) -> bool:
+        """Whether the run met its tolerance."""
         return self.status == "converged"
 
     @property
     def sites(self) -> SiteForm:
-        """q as base process p_L (the drift linearised at q), data sites λ and dense sites Λ."""
+        """q as the sum of a base process p_L (the drift linearised at q), data sites λ and dense sites Λ."""
         gaps, target = np.diff(self.times), self.target
         return SiteForm.of(self.natural, self.model, gaps, self.node, target.base, target.data, self.time)
 
     @cached_property
     @float64
     def transitions(self) -> Transitions:
-        """q's own steps, x_{m+1} = m_{m+1} + T_m (x_m − m_m) + root_{m+1} ξ, time in the last axis."""
+        """q's own transitions, x_{m+1} = m_{m+1} + T_m (x_m − m_m) + root_{m+1} ξ, with time as the last axis."""
         steps = self.exact_transitions or to_numpy(_transitions(self.natural))
         if not (np.isfinite(steps.T).all() and np.isfinite(steps.root).all()):
             raise ValueError(
-                f"this posterior is {self.status}, and rounding has left its steps without a joint density, so that no "
-                "paths can be drawn from it: infer with method=gv.CVIDP(), which resolves more, or bring the scales of "
-                "the model closer together"
+                f"no paths can be drawn from this posterior: its status is {self.status}, and rounding has left its "
+                "transitions without a joint density. Infer with method=gv.CVIDP(), which tolerates wider scales, or "
+                "bring the scales of the model closer together"
             )
         return steps
 
     def marginals(self, times: Any) -> Marginals:
-        """Mean and covariance of the state at any times inside the horizon, off the grid by the local bridge."""
+        """Return the mean and covariance of the state at any times inside the horizon.
+
+        Between two nodes the path is the linear SDE of the linearised drift, conditioned on the states at both nodes.
+
+        Args:
+            times: numbers, or dates where the series has dates, (n,).
+
+        Returns:
+            `mean` (n, d) and `cov` (n, d, d).
+        """
         t = self._inside(times)
-        return Marginals(*bridge(self.moments, self.target.base, self.model.diffusion, self.times, t, self.time))
+        return Marginals(*bridge(self.moments, self.target.base, self.model.noise.Q, self.times, t, self.time))
 
     @float64
     def sample(self, key: Any, n: int = 1) -> np.ndarray:
-        """Joint paths on the nodes, (n, N, d)."""
+        """Draw paths of the state from the posterior.
+
+        Args:
+            key: a JAX random key.
+            n: number of paths; default 1.
+
+        Returns:
+            The paths at the nodes, (n, N, d).
+        """
         check_draws(key, n)
         return np.asarray(_sample(self.moments.m, self.transitions, key, n))
 
     def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
-        """Paths of the model's SDE from the last state onwards, at `times` after the horizon's end, (n, len(times), d).
+        """Simulate the model onwards from the posterior of the last state, by Euler–Maruyama.
 
-        Euler–Maruyama with steps of at most `dt`, by default the median step of the grid. Where that is too long for
-        some of the paths, which then leave the range of numbers, all are drawn again with shorter steps.
+        Where a path becomes infinite because the steps are too long, all paths are drawn again with shorter steps.
+
+        Args:
+            times: increasing times at or after the end of the horizon, (k,).
+            key: a JAX random key.
+            n: number of paths; default 1000.
+            dt: longest step of the simulation; by default the median step of the grid.
+
+        Returns:
+            The paths at `times`, (n, k, d).
+
+        Raises:
+            ValueError: if the times are not valid, or if paths are not finite even with steps of dt / 16.
         """
         t = self._numbers(times)
         end = float(self.times[-1])
@@ -134,7 +181,7 @@ class Posterior(PathEstimate):
         if t[0] < end or (np.diff(t) <= 0).any():
             raise ValueError(f"forecast times must increase and start at or after the horizon's end {end:g}, got {t!r}")
         if dt is None and len(self.times) == 1:
-            raise ValueError("the grid has a single node: give forecast a step dt=")
+            raise ValueError("the grid has a single node and so no step: give forecast a step dt=")
         step = float(np.median(np.diff(self.times))) if dt is None else dt
         check_draws(key, n, step)
         start = end, self.mean[-1], self.cov[-1]
@@ -147,19 +194,27 @@ class Posterior(PathEstimate):
         lost, i = int(np.sum(~np.all(good, (1, 2)))), int(np.argmin(np.all(good, (0, 2))))
         raise ValueError(
             f"{lost} of {n} simulated paths are not finite from time {t[i]:g} on, even with steps of {step / 16.0:g}: "
-            "the drift drives them out of the range of numbers; take a smaller dt, or a nearer time"
+            "the drift makes them grow without bound; use a smaller dt, or forecast earlier times only"
         )
 
     @property
     def grid(self) -> Grid:
-        """The nodes, and which of them each observation sits on."""
+        """The time grid: the nodes, and the node of each observation."""
         return Grid(self.times, self.node, len(self.times))
 
     def diagnose(self, *, key: Any, n: int = 2000) -> Any:
-        """How far to trust this posterior: importance weights of n paths drawn from it, k̂, corrected evidence, verdict.
+        """Judge how far this posterior can be trusted.
 
-        The weights, and a particle filter that does not rely on q, are those of the model that q was inferred for:
-        Euler–Maruyama on the nodes, or in continuous time the equation itself.
+        n paths are drawn from q and weighted by importance sampling; a particle filter that does not rely on q confirms
+        their weights or not. Both use the model that q was inferred for: Euler–Maruyama on the nodes, or in continuous
+        time the SDE itself.
+
+        Args:
+            key: a JAX random key.
+            n: number of paths, at least 100; default 2000.
+
+        Returns:
+            A `Diagnosis` with a verdict, its reasons, and a corrected estimate of the evidence.
         """
         from girsanov.result.diagnosis import check_number, diagnose
 
@@ -168,10 +223,13 @@ class Posterior(PathEstimate):
         return diagnose(self, key, int(n))
 
     def to_xarray(self) -> Any:
-        """An xarray.Dataset with mean, std and cov over time and state, the observations, and the run's facts.
+        """Convert the posterior to an xarray.Dataset; needs the extra `xarray`.
 
-        Where the series has dates, they are the coordinate `date` beside `time`.
+        Returns:
+            A dataset with `mean`, `std` and `cov` over time and state and the observations. Its attributes are `elbo`,
+            `status`, `converged` and `seconds`. Where the series has dates, they are the coordinate `date`.
         """
+        check_extra("xarray", "post.to_xarray()")
         import xarray as xr
 
         state, data = np.arange(self.model.dim), np.arange(self.model.data_dim)
@@ -195,7 +253,14 @@ class Posterior(PathEstimate):
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write a versioned file that `gv.load` reads back exactly."""
+        """Write the posterior to a file that `gv.load` reads back exactly.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The path of the file.
+        """
         return save(self, path)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether the grid resolves the drift: Euler's scheme does not where a step times the drift's rate exceeds one."""
+"""A check that the time grid resolves the drift: for Euler's scheme, every step times the drift's rate must be ≤ 1."""
 
 import warnings
 
@@ -7,11 +7,11 @@ import numpy as np
 from girsanov.chain.linear_sde import Linearisation
 from girsanov.result.posterior import Posterior
 
-_LONGEST = 1.0  # Δ times the largest |eigenvalue| of the linearised drift: beyond it a step towards rest overshoots
+_LONGEST = 1.0  # largest Δ·|eigenvalue| of the linearised drift; a longer step overshoots the point of rest
 
 
 def unresolved(base: Linearisation, times: np.ndarray) -> str:
-    """A sentence on the worst step of the grid, empty where all are short enough for the linearised drift."""
+    """Return a sentence on the worst step of the grid; empty where all are short enough for the linearised drift."""
     gaps, A = np.diff(times), np.moveaxis(np.asarray(base.A), -1, 0)
     steep = np.flatnonzero(gaps * np.sqrt((A**2).sum((1, 2))) > _LONGEST)  # the norm is no less than any eigenvalue
     if len(steep) == 0:
@@ -23,12 +23,12 @@ def unresolved(base: Linearisation, times: np.ndarray) -> str:
         return ""
     return (
         f"the step of {step:.3g} from time {at:.4g} is too long for the drift, whose rate there is {rate:.3g} per unit "
-        f"of time: take dt well below {1.0 / rate:.2g}, or work in continuous time (gv.CVIDP(time='continuous'), "
-        "--method continuous), and see that the result no longer moves"
+        f"of time: use a dt well below {1.0 / rate:.2g}, or continuous time (gv.CVIDP(time='continuous') in Python, "
+        "--method continuous on the command line), and check that the result no longer changes with dt"
     )
 
 
 def warn_unresolved(post: Posterior, stacklevel: int) -> None:
-    """The same to whoever called, for a posterior in discrete time."""
+    """Warn the user if a posterior in discrete time has a step that is too long for the drift."""
     if post.time == "discrete" and (sentence := unresolved(post.target.base, post.times)):
         warnings.warn(sentence, stacklevel=stacklevel)

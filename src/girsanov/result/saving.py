@@ -1,7 +1,7 @@
-"""Writing a posterior or a fit to one versioned file: a zip of NumPy arrays and a JSON description, no pickles.
+"""Write a posterior or a fit to one versioned file: a zip archive of NumPy arrays and a JSON header, without pickles.
 
-Drifts and likelihoods of the library are stored by name and parameters. One of the user's own is code, which a data
-file does not carry: `load` asks for it again.
+Drifts and likelihoods of the library are stored by their name and parameters. A user's own drift, likelihood or
+emission is code, which the file does not contain; it must be given to `load` again.
 """
 
 import json
@@ -10,22 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from girsanov.model.drifts import DRIFTS
-from girsanov.model.likelihoods import LIKELIHOODS
+from girsanov.model.drifts import DRIFTS, Sum
+from girsanov.model.likelihoods import LIKELIHOODS, Joint
 from girsanov.model.model import GaussianState
 
 FORMAT = 1
 FIT_COLUMNS = ("elbo", "objective", "e_steps", "passes", "seconds")
-MAYBE = "exact_transitions"  # a part of a posterior that most do not have
+MAYBE = "exact_transitions"  # an optional part, which most posteriors do not have
 
 
 def save(post: Any, path: str | Path) -> Path:
+    """Write a posterior and return the path of the file."""
     header, arrays = _pack(post)
     return _write(path, {"kind": "posterior", **header}, arrays)
 
 
 def save_fit(fit: Any, path: str | Path) -> Path:
-    """A fit is stored as its posterior with the history of learning (of restarts, the best)."""
+    """Write a fit, as its posterior and the history of learning, and return the path of the file.
+
+    Of several restarts, only the best is stored.
+    """
     header, arrays = _pack(fit.posterior)
     for k in FIT_COLUMNS:
         arrays[f"fit.{k}"] = getattr(fit.history, k)
@@ -47,6 +51,8 @@ def _write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> 
 def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays: dict[str, Any] = {"times": post.times, "node": post.node}
     arrays |= {"series.times": post.series.times, "series.values": post.series.values}
+    if post.series.errors is not None:
+        arrays["series.errors"] = post.series.errors
     parts = {"moments": post.moments, "natural": post.natural}
     parts |= {f"target.{k}": getattr(post.target, k) for k in ("base", "dense", "data")}
     if post.exact_transitions is not None:
@@ -58,8 +64,11 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for k in ("elbo", "step", "decrement"):
         arrays[f"history.{k}"] = getattr(post.history, k)
     model = post.model
-    arrays |= {"model.diffusion": _as_given(model.diffusion, model.diffusion_form)}
-    arrays |= {"model.emission": np.asarray(model.emission)}
+    arrays |= {"model.diffusion": _as_given(model.noise.Q, model.noise.form)}
+    if model.observation.is_linear:
+        arrays["model.emission"] = np.asarray(model.emission)
+    if model.offset is not None:
+        arrays["model.offset"] = np.asarray(model.offset)
     stationary = not isinstance(model.initial, GaussianState)
     if isinstance(model.initial, GaussianState):
         arrays |= {
@@ -70,6 +79,8 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "format": FORMAT,
         "drift": _describe("drift", model.drift, DRIFTS, arrays),
         "likelihood": _describe("likelihood", model.likelihood, LIKELIHOODS, arrays),
+        "emission": None if model.observation.is_linear else {"class": None, "repr": repr(model.emission)},
+        "dim": model.dim,
         "stationary": stationary,
         "elbo": post.elbo,
         "status": post.status,
@@ -90,18 +101,22 @@ def _as_given(matrix: Any, form: str) -> np.ndarray:
 
 
 def _describe(name: str, part: Any, known: tuple[type, ...], arrays: dict[str, Any]) -> dict[str, Any]:
-    """The class of a part and its settings; its arrays go into `arrays`."""
-    if type(part) not in known:
+    """Return the class and the settings of a drift or likelihood, and add its arrays to `arrays`."""
+    if type(part) not in known or any(callable(value) for value in vars(part).values()):
         return {"class": None, "repr": repr(part)}
+    if isinstance(part, Sum | Joint):
+        parts = [_describe(f"{name}.parts.{i}", p, known, arrays) for i, p in enumerate(part.parts)]
+        own = any(p["class"] is None for p in parts)
+        return {"class": None, "repr": repr(part)} if own else {"class": type(part).__name__, "parts": parts}
     description: dict[str, Any] = {"class": type(part).__name__, "settings": {}, "arrays": []}
     for key, value in vars(part).items():
-        if key == "layers":  # of a neural network: a tuple of (weights, biases)
+        if key == "layers":  # the layers of a neural network are tuples (weights, biases)
             description["layers"] = len(value)
             for i, (W, b) in enumerate(value):
                 arrays[f"{name}.{key}.{i}.W"], arrays[f"{name}.{key}.{i}.b"] = np.asarray(W), np.asarray(b)
         elif isinstance(value, str):
             description["settings"][key] = value
-        else:
+        elif value is not None:
             description["arrays"].append(key)
             arrays[f"{name}.{key}"] = np.asarray(value)
     return description

@@ -1,0 +1,83 @@
+"""A time series on the nodes of a grid: the arrays that all methods pass to compiled code."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from girsanov._core.precision import frozen
+from girsanov._core.types import Array
+from girsanov.data.grid import Grid
+from girsanov.data.rows import Rows, rows_of
+from girsanov.data.series import TimeSeries
+
+
+class SeriesOnGrid(eqx.Module):
+    """The nodes of a grid and the observations on them.
+
+    The arrays of the nodes are padded at the end, so that series with equally many observations share one compiled
+    program wherever these lie. Nodes with an index of `size` or more are padding and not part of the chain.
+
+    Attributes:
+        times: times of the nodes, shape (N,); the padding repeats the last one.
+        gaps: lengths of the steps between nodes, shape (M,) with M = N − 1; the padding is one.
+        size: number of nodes that are part of the chain.
+        node: for each observation the index of its node, shape (n,).
+        y: observed values, shape (n, D), with zeros for missing values.
+        observed: mask of the values that are not missing, shape (n, D).
+        errors: known standard deviations of the values, shape (n, D), or None if the series has none.
+    """
+
+    times: Float[Array, " N"]
+    gaps: Float[Array, " M"]
+    size: Int[Array, ""]
+    node: Int[Array, " n"]
+    y: Float[Array, "n D"]
+    observed: Bool[Array, "n D"]
+    errors: Float[Array, "n D"] | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """The observations with their times."""
+        return Rows(self.times[self.node], self.y, self.observed, self.errors)
+
+    @property
+    def in_chain(self) -> Bool[Array, " N"]:
+        """Mask of the nodes that are part of the chain, not padding."""
+        return jnp.arange(self.times.shape[0]) < self.size
+
+    @property
+    def grid(self) -> Grid:
+        """The grid without padding, in NumPy arrays."""
+        times, node = frozen(np.asarray(self.times)[: int(self.size)]), frozen(np.asarray(self.node)[:])
+        return Grid(times, node, len(self.times))
+
+    def on(self, grid: Grid, capacity: int) -> "SeriesOnGrid":
+        """Return the same observations on another grid, padded to `capacity` nodes."""
+        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors)
+
+    def by_node(self) -> Rows:
+        """Return one row for every node in NumPy arrays; at a node without observation every value is missing."""
+
+        def spread(values, empty):
+            wide = np.full((len(self.times), self.y.shape[1]), empty)
+            wide[self.node] = values
+            return wide
+
+        errors = None if self.errors is None else spread(self.errors, 1.0)
+        return Rows(np.asarray(self.times), spread(self.y, 0.0), spread(self.observed, False), errors)
+
+
+def on_grid(series: TimeSeries, grid: Grid, capacity: int | None = None) -> SeriesOnGrid:
+    """Put a series on a grid that is padded to `capacity` nodes, or not padded if `capacity` is None."""
+    rows = rows_of(series)
+    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors)
+
+
+def _padded(grid: Grid, capacity: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return times, gaps, size and the nodes of the observations, padded to `capacity` nodes."""
+    size = len(grid.times)
+    pad = 0 if capacity is None else capacity - size
+    times = np.concatenate([grid.times, np.full(pad, grid.times[-1])])
+    gaps = np.concatenate([np.diff(grid.times), np.ones(pad)])
+    return times, gaps, np.asarray(size), grid.node.astype(np.int64)

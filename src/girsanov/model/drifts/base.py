@@ -1,0 +1,76 @@
+"""What every drift of the library offers."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from girsanov._core.types import Array
+
+
+class Drift(eqx.Module):
+    """Base class of the library's drifts.
+
+    Attributes:
+        constraints: the parameters that learning keeps positive, as {"name": "positive"}; the others are free.
+    """
+
+    constraints: ClassVar[dict[str, str]] = {}
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int | None:
+        """The dimension d of the state if the parameters determine it; None if the drift works for every d."""
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, " d"], t: Float[Array, ""]) -> Float[Array, " d"]:
+        """Evaluate the drift.
+
+        Args:
+            x: the state, shape (d,).
+            t: the time, a scalar.
+
+        Returns:
+            f(x, t), shape (d,).
+        """
+
+    def __add__(self, other: Any) -> "Sum":
+        """The sum of this drift and another one, or any function of state and time."""
+        return Sum((*_parts(self), *_parts(other))) if callable(other) else NotImplemented
+
+    def __radd__(self, other: Any) -> "Sum":
+        return Sum((*_parts(other), *_parts(self))) if callable(other) else NotImplemented
+
+
+class Sum(Drift):
+    """The sum of several drifts, as `drift_a + drift_b` makes it.
+
+    Args:
+        parts: the drifts. Their parameters are named "drift.parts[0].…", "drift.parts[1].…" in learning.
+    """
+
+    parts: tuple[Callable, ...]
+
+    @property
+    def dim(self) -> int | None:
+        sizes = {size for part in self.parts if isinstance(size := getattr(part, "dim", None), int)}
+        if len(sizes) > 1:
+            raise ValueError(f"the drifts of a sum are for states of different dimensions: {sorted(sizes)}")
+        return sizes.pop() if sizes else None
+
+    def __call__(self, x, t):
+        return sum((part(x, t) for part in self.parts[1:]), self.parts[0](x, t))
+
+
+def _parts(drift: Callable) -> tuple[Callable, ...]:
+    return drift.parts if isinstance(drift, Sum) else (drift,)
+
+
+def common_size(*parameters: Any) -> int | None:
+    sizes = {np.shape(p)[0] for p in parameters if np.ndim(p) == 1}
+    if len(sizes) > 1:
+        raise ValueError(f"the drift's parameters have different lengths: {sorted(sizes)}")
+    return sizes.pop() if sizes else None
