@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from girsanov._core import interrupt  # noqa: F401
 
 # isort: split
-from girsanov import likelihoods
+from girsanov import diffusions, likelihoods
 from girsanov.data.series import TimeSeries
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.functional import Solution, bound, prepare, solve
@@ -99,6 +99,7 @@ __all__ = [
     "VanDerPol",
     "baselines",
     "bound",
+    "diffusions",
     "infer",
     "learn",
     "likelihoods",

@@ -26,6 +26,7 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
         The matplotlib figure.
     """
     d, D, direct = estimate.model.dim, estimate.model.data_dim, estimate.model.observation.is_direct
+    constant = estimate.model.latent is estimate.model
     series = getattr(estimate, "series", None)
     panels = d if direct or series is None else d + D
     if axes is None:
@@ -33,9 +34,9 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
         _, axes = plt.subplots(panels, 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
     axes = np.ravel(axes)
     on_axis = np.asarray if series is None else series.axis
-    t, mean, std = on_axis(estimate.times), estimate.mean, estimate.std
+    t, mean, (low, high) = on_axis(estimate.times), estimate.mean, estimate.band()
     for i, ax in enumerate(axes[:d]):
-        _band(ax, t, mean[:, i], std[:, i], "posterior mean, ±2 sd")
+        _band(ax, t, mean[:, i], (low[:, i], high[:, i]), "posterior mean, ±2 sd" if constant else "posterior mean, 95 %")
         if truth is not None:
             path = np.reshape(truth[1], (len(truth[0]), d))
             ax.plot(on_axis(truth[0]), path[:, i], color="0.4", lw=0.7, label="true path")
@@ -45,7 +46,8 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
     if len(axes) > d:
         predicted = estimate.predict(estimate.times)
         for i, ax in enumerate(axes[d:]):
-            _band(ax, t, predicted.mean[:, i], predicted.std[:, i], "predicted observation, ±2 sd")
+            y, sd = predicted.mean[:, i], predicted.std[:, i]
+            _band(ax, t, y, (y - 2 * sd, y + 2 * sd), "predicted observation, ±2 sd")
             _data(ax, on_axis, series, test, i)
             ax.set_ylabel(f"$y_{{{i + 1}}}$" if D > 1 else "$y$")
         axes[d].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
@@ -58,8 +60,8 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
     return axes[0].figure
 
 
-def _band(ax: Any, t: np.ndarray, mean: np.ndarray, std: np.ndarray, label: str) -> None:
-    ax.fill_between(t, mean - 2 * std, mean + 2 * std, color=_COLOUR, alpha=0.2, lw=0)
+def _band(ax: Any, t: np.ndarray, mean: np.ndarray, ends: tuple[np.ndarray, np.ndarray], label: str) -> None:
+    ax.fill_between(t, *ends, color=_COLOUR, alpha=0.2, lw=0)
     ax.plot(t, mean, color=_COLOUR, lw=1.2, label=label)
 
 

@@ -197,7 +197,7 @@ def check_method(method: Any, model: Any, **limits: Any) -> Method:
     if not isinstance(method, Method):
         raise ValueError(f"method must be gv.CVIDP(...) or gv.VDP(...), got {method!r}")
     method = with_limits(method, **limits)
-    if not (isinstance(model, Model) and model.noise.is_singular):
+    if not (isinstance(model, Model) and model.latent.noise.is_singular):
         return method
     if not isinstance(method, CVIDP):
         raise ValueError(

@@ -34,7 +34,7 @@ def coarser_grids(grid: Grid, d: int) -> list[tuple[Grid, int]]:
 def coarser(problem: Posed) -> list[Posed]:
     """Return the problem on coarser grids, the coarsest first."""
     grids = coarser_grids(problem.data.grid, problem.model.dim)
-    return [Posed(problem.model, problem.data.on(grid, size), problem.rule) for grid, size in grids]
+    return [Posed(problem.stated, problem.data.on(grid, size), problem.rule) for grid, size in grids]
 
 
 def prolong(sites: Sites, times: np.ndarray, fine: Posed) -> Sites:

@@ -27,11 +27,22 @@ from girsanov.model.quadrature import Rule
 
 
 class Posed(eqx.Module):
-    """The problem that every algorithm works on: a model, the data on a grid, and the rule for expectations of f."""
+    """The problem that every algorithm works on: a model, the data on a grid, and the rule for expectations of f.
 
-    model: Model
+    Attributes:
+        stated: the model as the user stated it.
+        data: the time grid and the observations on its nodes.
+        rule: quadrature nodes and weights for expectations of the drift.
+    """
+
+    stated: Model
     data: SeriesOnGrid
     rule: Rule
+
+    @property
+    def model(self) -> Model:
+        """The model that algorithms work on, in coordinates in which the noise is constant."""
+        return self.stated.latent
 
 
 def evaluate(problem: Posed, smoothed: Smoothed) -> tuple[Float[Array, ""], Sites]:

@@ -50,7 +50,7 @@ def _standard_m_step(learner: Learner, theta: np.ndarray, result: Run, how: dict
 
 
 def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_iterations):
-    theta = to_vector(learner.spec, learner.problem.model)
+    theta = to_vector(learner.spec, learner.problem.stated)
     for _ in range(max_iterations):
         top, start = m_step(learner, theta, result, how)
         new = learner.e_step(top.theta, start)
@@ -82,7 +82,7 @@ def _profile(learner, result, theta=None, *, tolerance, parameter_tolerance, max
 
     Each evaluation is a warm-started E-step; `result` is the E-step at the start.
     """
-    theta = to_vector(learner.spec, learner.problem.model) if theta is None else theta
+    theta = to_vector(learner.spec, learner.problem.stated) if theta is None else theta
     state = {"theta": theta, "result": result, "value": result.elbo + learner.prior(theta)}
 
     def value_and_grad(t: np.ndarray) -> tuple[float, np.ndarray]:

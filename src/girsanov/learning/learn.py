@@ -128,7 +128,7 @@ def learn(
         @float64
         def fit(candidate: Model) -> Fit:
             learner, result = _first_e_step(problem.of(candidate), series, spec, method, priors, resume, say)
-            learner.check_gradient(learner.problem.model, result)
+            learner.check_gradient(learner.problem.stated, result)
             # An M-step works on natural parameters. Where they have too few digits, the profile is maximised instead.
             theta, result, status = (ascent if result.root is None else by_profile)(learner, result)
             return _finish(learner, theta, result, status, series, standard_errors, resume)
@@ -150,7 +150,7 @@ def _first_e_step(problem: Posed, series, spec, method, priors, resume, say) -> 
         explain_bad_start(problem)
     learner = Learner(spec, problem, method, priors, begun, say)
     learner.e_steps, learner.passes = 1, result.passes + sum(r.passes for r in coarse)
-    learner.record(to_vector(spec, problem.model), result.elbo)
+    learner.record(to_vector(spec, problem.stated), result.elbo)
     return learner, result
 
 
@@ -166,9 +166,9 @@ def _finish(learner, theta, result, status, series, standard_errors: bool, resum
             status, message = "flat", curvature.message
         elif curvature.message:
             message = f"{message}; {curvature.message}"
-    model = to_numpy(insert(learner.spec, theta, learner.problem.model))
+    model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
     seconds = time.perf_counter() - learner.begun
-    problem = eqx.tree_at(lambda p: p.model, learner.problem, model)
+    problem = eqx.tree_at(lambda p: p.stated, learner.problem, model)
     post = make_posterior(problem, result, series, run_history(result, []), seconds)
     history = learner.history(None if resume is None else resume.history)
     return Fit(model, post, history, tuple(p.path for p in learner.spec), status, message, errors, covariance)

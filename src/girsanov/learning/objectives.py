@@ -48,7 +48,7 @@ class Expansion(NamedTuple):
 
 def with_parameters(spec: Spec, theta: Float[Array, " P"], problem: Posed) -> Posed:
     """Return the problem with the parameters θ in its model."""
-    return eqx.tree_at(lambda p: p.model, problem, insert(spec, theta, problem.model))
+    return eqx.tree_at(lambda p: p.stated, problem, insert(spec, theta, problem.stated))
 
 
 def log_prior(spec: Spec, theta: Float[Array, " P"], priors: dict) -> Float[Array, ""]:

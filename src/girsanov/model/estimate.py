@@ -57,6 +57,19 @@ class PathEstimate(abc.ABC):
             Means of shape (n, d) and covariances of shape (n, d, d).
         """
 
+    def _latent_marginals(self, times: Any) -> Marginals:
+        """Return mean and covariance of w, whose noise is constant: of the state itself if its noise is."""
+        return self.marginals(times)
+
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and the upper end of a band for the state at every node.
+
+        Returns:
+            The mean minus and plus two standard deviations, shape (N, d) each; if the noise depends on the state, the
+            quantiles with the same probabilities.
+        """
+        return self.mean - 2.0 * self.std, self.mean + 2.0 * self.std
+
     @property
     def std(self) -> np.ndarray:
         """Standard deviations of the state at every node, shape (N, d)."""
@@ -71,7 +84,7 @@ class PathEstimate(abc.ABC):
         Returns:
             Means of shape (n, D) and covariances of shape (n, D, D).
         """
-        state = self.marginals(times)
+        state = self._latent_marginals(times)
         return Marginals(*_predict(self.model, self._numbers(times), state.mean, state.cov))
 
     def nlpd(self, test: TimeSeries) -> float:
@@ -96,7 +109,7 @@ class PathEstimate(abc.ABC):
             −log p(y_i | data) in nats, shape (n,).
         """
         self._check_test(test)
-        state = self.marginals(test.times)
+        state = self._latent_marginals(test.times)
         return -_log_predictive(self.model, rows_of(test), state.mean, state.cov)
 
     def rmse(self, test: TimeSeries) -> float:
@@ -171,7 +184,7 @@ class PathEstimate(abc.ABC):
 
 @compiled
 def _predictive(model: Model, t, mean, cov):
-    return model.observation.predictive(t, mean, cov)
+    return model.latent.observation.predictive(t, mean, cov)
 
 
 @float64
@@ -182,7 +195,7 @@ def _predict(model: Model, t: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> 
 
 @compiled
 def _log_predictives(model: Model, rows: Rows, mean, cov):
-    return model.observation.log_predictives(rows, mean, cov)
+    return model.latent.observation.log_predictives(rows, mean, cov)
 
 
 @float64

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from girsanov._core.precision import float64, frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
-from girsanov.model.diffusions import FORMS, Diffusion, as_matrix
+from girsanov.model.diffusions import FORMS, Diffusion, Each, StateDiffusion, as_matrix, check_inside
+from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
 from girsanov.model.observation import Observation, as_emission, make_observation
 
@@ -37,15 +38,18 @@ class Stationary(eqx.Module):
 class Model(eqx.Module):
     """A latent diffusion process and its observation model.
 
-    dx = f(x, t) dt + L dβ with LLᵀ = Q,  x(t₀) ~ N(m₀, P₀),  y_i ~ p(y | z_i),  z_i = H x(t_i) + c or g(x(t_i), t_i).
+    dx = f(x, t) dt + L dβ with LLᵀ = Q or L = L(x),  x(t₀) ~ N(m₀, P₀),  y_i ~ p(y | z_i),  z_i = H x(t_i) + c or g(x(t_i), t_i).
 
     Args:
         drift: f, a callable of a state of shape (d,) and a scalar time that returns shape (d,), written with jax.numpy.
             If it is a pytree, such as an equinox module, its floating-point arrays are parameters that can be learnt.
         diffusion: the spectral density Q: a scalar, its diagonal of shape (d,) or a matrix of shape (d, d); 1 by
-            default.
+            default. For noise whose size depends on the state, a noise of `girsanov.diffusions`, or a list with one
+            for each coordinate, in which a number is a constant spectral density.
         initial: the initial state, a `GaussianState` (by default with mean 0 and covariance 1), or "stationary" for a
-            drift with a stationary law, `OrnsteinUhlenbeck` or `Linear`.
+            drift with a stationary law, `OrnsteinUhlenbeck` or `Linear`. If the noise depends on the state, the initial
+            state is Gaussian where the noise is constant: its median is the mean given, and its covariance the one
+            given to first order.
         likelihood: p(y | z), from `girsanov.likelihoods`, or a list of those, one for each output. By default it is
             Gaussian noise: of variance 1, or of the errors of the series if it has any.
         emission: H, shape (D, d), the identity by default; or a callable g of a state of shape (d,) and a scalar time
@@ -56,7 +60,7 @@ class Model(eqx.Module):
 
     Attributes:
         drift: the drift, with its numbers as float64 arrays.
-        noise: the noise L dβ; `noise.Q` is the spectral density.
+        noise: the noise L dβ; `noise.Q` is the spectral density if it is constant.
         initial: the initial state, with mean (d,) and covariance (d, d), or a mark that it is stationary.
         observation: emission and likelihood.
         initial_form: how the initial covariance was given: "scalar", "diagonal" or "full". Learning keeps that form.
@@ -66,7 +70,7 @@ class Model(eqx.Module):
     """
 
     drift: Callable
-    noise: Diffusion
+    noise: Diffusion | StateDiffusion
     initial: GaussianState | Stationary
     observation: Observation
     initial_form: str = eqx.field(static=True)
@@ -85,21 +89,41 @@ class Model(eqx.Module):
     ):
         if not callable(drift):
             raise ValueError(f"drift must be a callable f(x, t), got {drift!r}")
-        Q, H = parameter(diffusion), as_emission(emission)
+        Q, H = _as_diffusion(diffusion), as_emission(emission)
         state = GaussianState() if initial is None else initial
         d = _dimension(drift, Q, state, H, dim)
         self.drift = _traceable(drift)
-        self.noise = Diffusion.of(Q, d)
+        self.noise = Q if isinstance(Q, StateDiffusion) else Diffusion.of(Q, d)
         self.initial_form = FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
-        self.initial = _initial_state(state, d, self.drift)
+        self.initial = _initial_state(state, d, self.drift, self.noise)
         self.observation = make_observation(likelihood, H if hasattr(H, "shape") else _traceable(H), offset, d)
         _check_stationary(self)
         _check_drift_shape(self.drift, d)
 
     @property
     def diffusion(self) -> Any:
-        """The spectral density Q of the noise, shape (d, d)."""
-        return self.noise.Q
+        """The spectral density Q of the noise, shape (d, d), or the noise if it depends on the state."""
+        return self.noise if isinstance(self.noise, StateDiffusion) else self.noise.Q
+
+    @property
+    @float64
+    def latent(self) -> "Model":
+        """The model of w, in whose coordinates the noise is constant; the model itself if its noise is constant."""
+        noise = self.noise
+        if not isinstance(noise, StateDiffusion):
+            return self
+        d = self.dim
+        parts = (
+            LatentDrift(self.drift, noise),
+            Diffusion(noise.spectral_density(d), "full", noise.noisy(d), len(noise.noisy(d))),
+            GaussianState(*latent_initial(noise, self.initial.mean, self.initial.cov)),  # pyright: ignore
+            latent_observation(self.observation, noise),
+        )
+        return eqx.tree_at(lambda m: (m.drift, m.noise, m.initial, m.observation), self, parts)
+
+    def to_state(self, w: Any) -> Any:
+        """Return the state x, (..., d), from the coordinates w in which the noise is constant."""
+        return self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
 
     @property
     def likelihood(self) -> Likelihood:
@@ -147,17 +171,33 @@ def parameter_name(path: str) -> str:
     """
     if path == "noise.Q":
         return "diffusion"
+    if path.startswith("noise."):
+        return path.replace("noise.parts[", "diffusion[", 1).replace("noise.", "diffusion.", 1)
     return path.removeprefix("observation.").replace("likelihood.parts[", "likelihood[", 1)
 
 
-def _dimension(drift: Any, Q: np.ndarray, state: Any, H: Any, dim: int | None) -> int:
+def _as_diffusion(value: Any) -> Any:
+    """Return a noise that depends on the state, or a constant spectral density as an array."""
+    if isinstance(value, list | tuple) and any(isinstance(v, StateDiffusion) for v in value):
+        value = Each(value)
+    if isinstance(value, StateDiffusion):
+        return _traceable(value)
+    if isinstance(value, type) and issubclass(value, StateDiffusion):
+        raise ValueError(f"diffusion must be a noise with its settings, e.g. {value.__name__}(0.1), got the class")
+    return parameter(value)
+
+
+def _dimension(drift: Any, Q: Any, state: Any, H: Any, dim: int | None) -> int:
     """Return the dimension of the state, from all parts of the model that determine it; they must agree."""
     sources: dict[str, int] = {}
     if dim is not None:
         sources["dim"] = dim
     if isinstance(getattr(drift, "dim", None), int):
         sources["drift"] = drift.dim
-    if Q.ndim:
+    if isinstance(Q, StateDiffusion):
+        if Q.dim is not None:
+            sources["diffusion"] = Q.dim
+    elif Q.ndim:
         sources["diffusion"] = Q.shape[0]
     if isinstance(state, GaussianState):
         for name, a in (("initial.mean", state.mean), ("initial.cov", state.cov)):
@@ -171,10 +211,15 @@ def _dimension(drift: Any, Q: np.ndarray, state: Any, H: Any, dim: int | None) -
     return next(iter(sources.values()), 1)
 
 
-def _initial_state(state: Any, d: int, drift: Any) -> GaussianState | Stationary:
+def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState | Stationary:
     if isinstance(state, str):
         if state != "stationary":
             raise ValueError(f"initial must be a GaussianState or 'stationary', got {state!r}")
+        if isinstance(noise, StateDiffusion):
+            raise ValueError(
+                "initial='stationary' is for constant noise; with noise that depends on the state give "
+                "initial=gv.GaussianState(mean=..., cov=...)"
+            )
         if not hasattr(drift, "stationary"):
             raise ValueError(f"initial='stationary' needs a drift with a stationary law; {drift!r} does not offer one")
         return Stationary()
@@ -189,12 +234,16 @@ def _initial_state(state: Any, d: int, drift: Any) -> GaussianState | Stationary
         if not np.isfinite(mean).all():
             raise ValueError(f"initial.mean must be finite, got {mean!r}")
         mean = frozen(np.broadcast_to(mean, (d,)).copy())
+    if isinstance(noise, StateDiffusion):
+        noise.check(d)
+        if isinstance(mean, np.ndarray):
+            check_inside(noise, "initial.mean", mean)
     return GaussianState(mean, as_matrix("initial.cov", state.cov, d))
 
 
 def _check_stationary(model: Model) -> None:
     """Raise a ValueError if the initial state is stationary but the drift has no stationary law."""
-    if not isinstance(model.initial, Stationary) or not isinstance(model.noise.Q, np.ndarray):
+    if not isinstance(model.initial, Stationary) or not isinstance(model.diffusion, np.ndarray):
         return
     try:
         cov = np.asarray(model.initial_state().cov)

@@ -120,7 +120,11 @@ class PathModel(eqx.Module):
 
 
 def path_model(model: Model, series: TimeSeries, grid: Grid) -> PathModel:
-    """Make the PathModel with Euler–Maruyama steps, which have densities only if the noise is not singular."""
+    """Make the PathModel with Euler–Maruyama steps, which have densities only if the noise is not singular.
+
+    If the noise depends on the state, the paths are those of w, in whose coordinates it is constant.
+    """
+    model = model.latent
     if model.noise.is_singular:
         raise ValueError(
             "the diffusion of this model is singular, so that steps of Euler–Maruyama have no density and this method "
@@ -135,8 +139,9 @@ def path_model(model: Model, series: TimeSeries, grid: Grid) -> PathModel:
 def exact_path_model(model: Model, series: TimeSeries, grid: Grid, base: Linearisation) -> PathModel:
     """Make the PathModel in continuous time, whose steps are exact if the drift is the linear drift `base`.
 
-    `base` is given at the nodes.
+    `base` is given at the nodes. If the noise depends on the state, the paths are those of w.
     """
+    model = model.latent
     data = on_grid(series, grid)
     steps = _steps(base, model.noise, data.gaps)
     Phi, c, Sigma, A, b = (np.moveaxis(np.asarray(a), -1, 0) for a in (*steps, base.A, base.b))

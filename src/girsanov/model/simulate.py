@@ -10,6 +10,7 @@ from girsanov._core.checks import as_floats, check_positive, check_whole, is_fin
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.data.series import TimeSeries
+from girsanov.model.diffusions import StateDiffusion
 from girsanov.model.model import Model
 
 # For the default dt: steps per gap, steps per time scale of the drift, and the largest number of steps in all that the
@@ -32,6 +33,9 @@ class Simulation(NamedTuple):
 
 def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, start: float | None = None) -> Simulation:
     """Simulate a path of the model by Euler–Maruyama, and one noisy observation of it at each of the given times.
+
+    If the noise depends on the state, the steps are made in the coordinates in which it is constant, so that the state
+    stays where the noise allows it.
 
     Args:
         model: the model.
@@ -57,15 +61,17 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
     t0 = float(t[0]) if start is None else float(start)
     if t0 > t[0]:
         raise ValueError(f"start = {shown(t0)} comes after the first of times, which is {shown(t[0])}")
-    initial = _initial(model)
+    latent = model.latent
+    initial = _initial(latent)
     least = 1 if dt is not None else _STEPS
-    dt = _default_step(model, np.diff(t, prepend=t0), t0, *initial) if dt is None else dt
+    dt = _default_step(latent, np.diff(t, prepend=t0), t0, *initial) if dt is None else dt
     check_draws(key, 1, dt)
     path_key, noise_key = jax.random.split(key)
-    path = euler_paths(model, t, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
+    path = euler_paths(latent, t, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
     if not np.isfinite(path).all():
         i = int(np.argmin(np.isfinite(path).all(1)))
         raise ValueError(f"the simulated path is not finite from time {shown(t[i])} on: take a smaller dt than {dt:g}")
+    path = states(model, path)
     return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path)))
 
 
@@ -114,6 +120,17 @@ def _observe(model: Model, key: Any, t: np.ndarray, path: np.ndarray) -> np.ndar
     return np.asarray(_observations(model, jax.random.split(key, len(path)), t, path))
 
 
+@float64
+def states(model: Model, w: np.ndarray) -> np.ndarray:
+    """Return the states x, (..., d), from the coordinates w in which the noise of the model is constant."""
+    return np.asarray(_states(model, w)) if isinstance(model.noise, StateDiffusion) else w
+
+
+@compiled
+def _states(model: Model, w):
+    return model.to_state(w)
+
+
 @compiled
 def _observations(model: Model, keys, t, path):
     return model.observation.sample(keys, t, path)
@@ -132,6 +149,7 @@ def euler_paths(
 ) -> np.ndarray:
     """Draw n paths at `times` by Euler–Maruyama, from x(t₀) ~ N(m, P) with `start` = (t₀, m, P).
 
+    The noise of the model must be constant: give `model.latent` if it is not.
     The steps between two times are equal, at most `dt` long, and at least `least` in number. The result has shape
     (n, len(times), d).
     """

@@ -110,7 +110,7 @@ def make_posterior(problem: Posed, result: Run, series: TimeSeries, history: His
     continuous = isinstance(sites, ContinuousSites)
     dense = sites.left if continuous else sites.dense
     return Posterior(
-        model=problem.model,
+        model=problem.stated,
         series=series,
         times=grid.times,
         node=grid.node,

@@ -21,10 +21,17 @@ from girsanov.data.series import TimeSeries
 from girsanov.inference.sites import SiteForm, Sites
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model
-from girsanov.model.simulate import check_draws, euler_paths
+from girsanov.model.simulate import check_draws, euler_paths, states
+from girsanov.model.state_law import lag_covariance, of_state, quantiles
 from girsanov.result.saving import save
 
 _sample, _transitions = compiled(sample), compiled(transitions)
+_LOW = 0.022750131948179195  # probability of a normal variable below its mean minus two standard deviations
+
+
+def _rows(a: np.ndarray) -> np.ndarray:
+    """Return an array with its last axis, time, as the first one."""
+    return np.ascontiguousarray(np.moveaxis(a, -1, 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +67,8 @@ class Posterior(PathEstimate):
         series: the observations.
         times: times of the nodes, (N,).
         node: index of the node of each observation.
-        moments: q by its means, covariances and lag-one covariances, with time as the last axis.
+        moments: q by its means, covariances and lag-one covariances, with time as the last axis. These and the next two
+            are in coordinates in which the noise is constant; they are the state's own if its noise is constant.
         natural: q by its natural parameters, with time as the last axis.
         target: the sites given by the gradient of the bound at q; at the optimum they compose q.
         elbo: the evidence bound, in nats.
@@ -93,17 +101,26 @@ class Posterior(PathEstimate):
     @property
     def mean(self) -> np.ndarray:
         """Means of the state at the nodes, (N, d)."""
-        return np.ascontiguousarray(self.moments.m.T)
+        return self._at_nodes.mean
 
     @property
     def cov(self) -> np.ndarray:
         """Covariances of the state at the nodes, (N, d, d)."""
-        return np.ascontiguousarray(np.moveaxis(self.moments.S, -1, 0))
+        return self._at_nodes.cov
 
     @property
     def lag_cov(self) -> np.ndarray:
         """Lag-one covariances Cov(x_{m+1}, x_m) of every step, (N − 1, d, d)."""
-        return np.ascontiguousarray(np.moveaxis(self.moments.C, -1, 0))
+        return lag_covariance(self.model, self._latent, _rows(self.moments.C))
+
+    @cached_property
+    def _latent(self) -> Marginals:
+        """Means and covariances at the nodes, in coordinates in which the noise is constant."""
+        return Marginals(np.ascontiguousarray(self.moments.m.T), _rows(self.moments.S))
+
+    @cached_property
+    def _at_nodes(self) -> Marginals:
+        return of_state(self.model, self._latent)
 
     @property
     def converged(self) -> bool:
@@ -114,7 +131,7 @@ class Posterior(PathEstimate):
     def sites(self) -> SiteForm:
         """q as the sum of a base process p_L (the drift linearised at q), data sites λ and dense sites Λ."""
         gaps, target = np.diff(self.times), self.target
-        return SiteForm.of(self.natural, self.model, gaps, self.node, target.base, target.data, self.time)
+        return SiteForm.of(self.natural, self.model.latent, gaps, self.node, target.base, target.data, self.time)
 
     @cached_property
     @float64
@@ -140,8 +157,27 @@ class Posterior(PathEstimate):
         Returns:
             `mean` (n, d) and `cov` (n, d, d).
         """
-        t = self._inside(times)
-        return Marginals(*bridge(self.moments, self.target.base, self.model.noise.Q, self.times, t, self.time))
+        return of_state(self.model, self._latent_marginals(times))
+
+    def _latent_marginals(self, times: Any) -> Marginals:
+        t, Q = self._inside(times), self.model.latent.noise.Q
+        return Marginals(*bridge(self.moments, self.target.base, Q, self.times, t, self.time))
+
+    def quantiles(self, times: Any, q: Any) -> np.ndarray:
+        """Return quantiles of every coordinate of the state at any times inside the horizon.
+
+        Args:
+            times: numbers, or dates where the series has dates, (n,).
+            q: probabilities between 0 and 1, (k,) or a scalar.
+
+        Returns:
+            The quantiles, (k, n, d).
+        """
+        return quantiles(self.model, self._latent_marginals(times), q)
+
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW])
+        return low, high
 
     @float64
     def sample(self, key: Any, n: int = 1) -> np.ndarray:
@@ -155,7 +191,7 @@ class Posterior(PathEstimate):
             The paths at the nodes, (n, N, d).
         """
         check_draws(key, n)
-        return np.asarray(_sample(self.moments.m, self.transitions, key, n))
+        return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)))
 
     def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
         """Simulate the model onwards from the posterior of the last state, by Euler–Maruyama.
@@ -184,12 +220,12 @@ class Posterior(PathEstimate):
             raise ValueError("the grid has a single node and so no step: give forecast a step dt=")
         step = float(np.median(np.diff(self.times))) if dt is None else dt
         check_draws(key, n, step)
-        start = end, self.mean[-1], self.cov[-1]
+        start = end, self._latent.mean[-1], self._latent.cov[-1]
         paths: np.ndarray = np.empty((0, 0, 0))
         for shorter in (1.0, 4.0, 16.0):
-            paths = euler_paths(self.model, t, key=key, n=n, dt=float(step) / shorter, start=start)
+            paths = euler_paths(self.model.latent, t, key=key, n=n, dt=float(step) / shorter, start=start)
             if np.isfinite(paths).all():
-                return paths
+                return states(self.model, paths)
         good = np.isfinite(paths)
         lost, i = int(np.sum(~np.all(good, (1, 2)))), int(np.argmin(np.all(good, (0, 2))))
         raise ValueError(

@@ -1,0 +1,45 @@
+"""Moments and quantiles of the state x from those of w, in whose coordinates the noise is constant, on the host.
+
+If the noise is constant, x = w and nothing is computed.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from girsanov._core.checks import as_floats
+from girsanov._core.compile import compiled
+from girsanov._core.precision import float64
+from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.estimate import Marginals
+from girsanov.model.latent import cross_moments, state_moments
+from girsanov.model.model import Model
+from girsanov.model.simulate import states
+
+_state_moments, _cross_moments = compiled(state_moments), compiled(cross_moments)
+
+
+@float64
+def of_state(model: Model, w: Marginals) -> Marginals:
+    """Return means and covariances of the state, from those of w at n times."""
+    if not isinstance(model.noise, StateDiffusion):
+        return w
+    return Marginals(*(np.asarray(a) for a in _state_moments(model.noise, w.mean, w.cov)))
+
+
+@float64
+def lag_covariance(model: Model, w: Marginals, C: np.ndarray) -> np.ndarray:
+    """Return Cov(x_{m+1}, x_m) of every step, (N − 1, d, d), from the law of w at the nodes and its lag covariance C."""
+    if not isinstance(model.noise, StateDiffusion):
+        return C
+    before, after = (w.mean[:-1], w.std[:-1]), (w.mean[1:], w.std[1:])
+    return np.asarray(_cross_moments(model.noise, after, before, C)[2])
+
+
+def quantiles(model: Model, w: Marginals, q: Any) -> np.ndarray:
+    """Return quantiles of every coordinate of the state, (k, n, d): w is Gaussian, and x = ψ(w) increases with w."""
+    p = np.atleast_1d(as_floats("q", q))
+    if p.ndim != 1 or not ((p > 0.0) & (p < 1.0)).all():
+        raise ValueError(f"q must be probabilities between 0 and 1, a number or shape (k,), got {q!r}")
+    return states(model, w.mean + scipy.stats.norm.ppf(p)[:, None, None] * w.std)
