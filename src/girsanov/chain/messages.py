@@ -8,6 +8,8 @@ and the message before the step has h₋ = FᵀB⁻¹h_z and J₋ = FᵀB⁻¹J_
 No precision or covariance is a difference of two larger ones, however short or stiff a step is.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -76,13 +78,26 @@ def tilt(step: Step, message: Message) -> Tilted:
 
 def back(step: Step, tilted: Tilted) -> Message:
     """Return the message that the reweighted step sends to its left state."""
-    F_t, Phi_t, given = transpose(step.F), transpose(step.Phi), tilted.message
-    h, J = matvec(F_t, matvec(tilted.V, tilted.h)), matmul(F_t, matmul(tilted.VJ, step.F))
-    # L⁻ᵀVLᵀ = I − JLVLᵀ and L⁻ᵀ(VJ_z)L⁻¹ = J − JLVLᵀJ
-    lost = matmul(given.J, matmul(step.L, matmul(tilted.V, transpose(step.L))))
-    h_weak, J_weak = matvec(Phi_t, given.h - matvec(lost, given.h)), given.J - matmul(lost, given.J)
-    J_weak = matmul(Phi_t, matmul(J_weak, step.Phi))
-    return Message(jnp.where(tilted.weak, h_weak, h), symmetrise(jnp.where(tilted.weak, J_weak, J)))
+    given = tilted.message
+    J = matmul(transpose(step.F), matmul(tilted.VJ, step.F))
+    # L⁻ᵀ(VJ_z)L⁻¹ = J − JLVLᵀJ
+    J_weak = given.J - matmul(_taken(step, tilted), given.J)
+    J_weak = matmul(transpose(step.Phi), matmul(J_weak, step.Phi))
+    h = matvec(_backwards(step, tilted), given.h)
+    return Message(h, symmetrise(jnp.where(tilted.weak, J_weak, J)))
+
+
+def _taken(step: Step, tilted: Tilted) -> Float[Array, "d d *lanes"]:
+    """Return JLVLᵀ, the share of a message that its own step takes."""
+    return matmul(tilted.message.J, matmul(step.L, matmul(tilted.V, transpose(step.L))))
+
+
+def _backwards(step: Step, tilted: Tilted) -> Float[Array, "d d *lanes"]:
+    """Return FᵀVLᵀ = Φᵀ(I − JLVLᵀ), by which a potential at the right state becomes one at the left state."""
+    strong = matmul(transpose(step.F), matmul(tilted.V, transpose(step.L)))
+    share = _taken(step, tilted)
+    weak = matmul(transpose(step.Phi), blocks.eye_like(share) - share)
+    return jnp.where(tilted.weak, weak, strong)
 
 
 def reweighted(step: Step, tilted: Tilted) -> Transition:
@@ -154,16 +169,68 @@ def reweight(initial: Transition, transition: Transition, sites: Message, valid:
     _, (m, S) = jax.lax.scan(forward, (m0, S0), tuple(jnp.moveaxis(a, -1, 0) for a in q))
     m, S = (jnp.moveaxis(jnp.concatenate([a0[None], a]), 0, -1) for a0, a in ((m0, m), (S0, S)))
     here = jnp.minimum(jnp.arange(m.shape[-1]), valid.sum())
-    m, S = m[:, here], S[..., here]
+    S = S[..., here]
     C = jnp.where(valid, matmul(q.Phi, S[..., :-1]), 0.0)
-    divergence = _divergence(first, start, jnp.zeros_like(m0), jnp.zeros_like(S0))
-    divergence += jnp.where(valid, _divergence(steps, tilted, m[:, :-1], S[..., :-1]), 0.0).sum()
+    means = _corrected(first, start, steps, tilted, sites, m, valid)
+    m = m[:, here] + means.correction[:, here]
+    divergence = _divergence(first, start, means.u0, jnp.zeros_like(m0), jnp.zeros_like(S0))
+    each = _divergence(steps, tilted, means.u, means.correction[:, :-1], S[..., :-1])
+    divergence += jnp.where(valid, each, 0.0).sum()
     pivots = jnp.concatenate([start.pivots[:, None], jnp.where(valid, tilted.pivots, 1.0)], -1)
     ok = jnp.all(pivots > 0.0) & jnp.all(jnp.isfinite(pivots))
     root = matmul(steps.L, blocks.cholesky(tilted.V))
     first_root = matmul(first.L, blocks.cholesky(start.V))
     own = Transitions(q.Phi, jnp.concatenate([first_root[..., None], root], -1))
+    left, right = Message(means.left, left.J), Message(means.right, right.J)
     return Reweighted(Moments(m, S, C), own, divergence, left, right, ok, _lost(pivots))
+
+
+class _Means(NamedTuple):
+    """What `_corrected` finds; u = h − Jc is the potential of a step's message relative to its own c."""
+
+    correction: Float[Array, "d N"]
+    u0: Float[Array, " d"]
+    u: Float[Array, "d M"]
+    left: Float[Array, "d M"]
+    right: Float[Array, "d M"]
+
+
+def _corrected(first: Step, start: Tilted, steps: Step, tilted: Tilted, sites: Message, m, valid) -> _Means:
+    """Compute the means again, relative to the path m that a first pass found.
+
+    A precise observation far from zero has a potential h = Jy of many digits, of which Vh_z keeps too few: its error is
+    ε|h_z| in every direction, those that are known precisely too. Relative to m the potentials h − Jm are small. The
+    messages' precisions, and so V, do not depend on the path.
+    """
+    q, at_first = reweighted(steps, tilted), reweighted(first, start).Sigma
+    rest = sites.h - matvec(sites.J, m)
+    c = jnp.where(valid, matvec(steps.Phi, m[:, :-1]) + steps.c - m[:, 1:], 0.0)
+    J_c = matvec(tilted.message.J, c)
+    gain = _backwards(steps, tilted)
+
+    def earlier(h, node):
+        gain, J_c, rest = node
+        u = h - J_c
+        before = gain @ u
+        return rest + before, (h, u, before)
+
+    in_time = tuple(jnp.moveaxis(a, -1, 0) for a in (gain, J_c, rest[:, :-1]))
+    h0, (right, u, left) = jax.lax.scan(earlier, rest[:, -1], in_time, reverse=True)
+    c0 = first.c - m[:, 0]
+    u0 = h0 - start.message.J @ c0
+
+    def later(e, node):
+        Phi, shift = node
+        e = Phi @ e + shift
+        return e, e
+
+    shift = c + matvec(q.Sigma, u.T)
+    e0 = c0 + at_first @ u0
+    _, e = jax.lax.scan(later, e0, (jnp.moveaxis(q.Phi, -1, 0), shift.T))
+    correction = jnp.concatenate([e0[:, None], e.T], -1)
+    J_left = matmul(gain, matmul(tilted.message.J, steps.Phi))  # the precision of the message to the left state
+    absolute = left.T + matvec(J_left, m[:, :-1]), right.T + matvec(tilted.message.J, m[:, 1:])
+    return _Means(correction, u0, u.T, *absolute)
 
 
 def _lost(pivots: Float[Array, "d N"]) -> Float[Array, ""]:
@@ -173,12 +240,19 @@ def _lost(pivots: Float[Array, "d N"]) -> Float[Array, ""]:
     return jnp.finfo(pivots.dtype).eps * pivots.max(0).sum()
 
 
-def _divergence(step: Step, tilted: Tilted, m: Float[Array, "d *lanes"], S: Float[Array, "d d *lanes"]):
-    """Return E KL(q(x₊|x) ‖ p(x₊|x)) for a state x with mean m and covariance S.
+def _divergence(
+    step: Step,
+    tilted: Tilted,
+    u: Float[Array, "d *lanes"],
+    m: Float[Array, "d *lanes"],
+    S: Float[Array, "d d *lanes"],
+):
+    """Return E KL(q(x₊|x) ‖ p(x₊|x)) for a state x with mean m and covariance S, where h_z = Lᵀu.
 
     It is ½(log|B| − tr B⁻¹J_z + E‖B⁻¹(h_z − J_zFx)‖²).
     """
-    shift = matvec(tilted.V, tilted.h) - matvec(tilted.VJ, matvec(step.F, m))
+    h = matvec(transpose(step.L), u)
+    shift = matvec(tilted.V, h) - matvec(tilted.VJ, matvec(step.F, m))
     G = matmul(tilted.VJ, step.F)
     spread = blocks.trace(matmul(G, matmul(S, transpose(G))))
     return 0.5 * (jnp.log(tilted.pivots).sum(0) - blocks.trace(tilted.VJ) + (shift**2).sum(0) + spread)
