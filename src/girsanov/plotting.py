@@ -36,7 +36,9 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
     on_axis = np.asarray if series is None else series.axis
     t, mean, (low, high) = on_axis(estimate.times), estimate.mean, estimate.band()
     for i, ax in enumerate(axes[:d]):
-        _band(ax, t, mean[:, i], (low[:, i], high[:, i]), "posterior mean, ±2 sd" if constant else "posterior mean, 95 %")
+        _band(
+            ax, t, mean[:, i], (low[:, i], high[:, i]), "posterior mean, ±2 sd" if constant else "posterior mean, 95 %"
+        )
         if truth is not None:
             path = np.reshape(truth[1], (len(truth[0]), d))
             ax.plot(on_axis(truth[0]), path[:, i], color="0.4", lw=0.7, label="true path")

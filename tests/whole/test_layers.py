@@ -27,7 +27,7 @@ LAYERS = (
     ("inference",),
     ("result",),
     ("learning",),
-    ("likelihoods",),
+    ("diffusions", "likelihoods"),
     ("girsanov",),
     ("evaluation",),
     ("cli",),
@@ -210,7 +210,7 @@ def test_a_package_out_of_its_place_is_found(tmp_path, module, line, found):
 # Who may read what one type owns: the owner, the model that offers it to users, and files and commands that pass it on.
 OWNED = {
     r"\.emission\b": ("model/observation.py", "model/model.py", "result/saving.py", "result/loading.py", "cli/"),
-    r"(cholesky|inv|inverse|slogdet|eigh)\([^()]*(\.diffusion|\.Q)\b": ("model/diffusions.py",),
+    r"(cholesky|inv|inverse|slogdet|eigh)\([^()]*(\.diffusion|\.Q)\b": ("model/diffusions/",),
     r"\.likelihood\.(log_prob|expected|start|sample|predictive|log_predictives?)\b": ("model/observation.py",),
 }
 

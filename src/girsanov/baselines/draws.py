@@ -1,5 +1,6 @@
 """Estimates from a set of drawn paths: moments, marginals and predictive densities."""
 
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model
+from girsanov.model.simulate import to_constant
+from girsanov.model.state_law import of_state
 
 
 class DrawnPaths(PathEstimate):
@@ -52,7 +55,16 @@ class DrawnPaths(PathEstimate):
             state given the two nodes around it.
         """
         mean, cov = self._conditional(self._inside(times))
-        return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
+        if self.model.latent is self.model:
+            return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
+        return self._mixed(mean, cov)
+
+    def _mixed(self, m: np.ndarray, S: np.ndarray) -> Marginals:
+        """Return the moments of the state where w given a draw has mean m, (K, n, d), and covariance S, (n, d, d)."""
+        K, n, d = m.shape
+        each = of_state(self.model, Marginals(m.reshape(-1, d), np.tile(S, (K, 1, 1))))
+        mean, cov = each.mean.reshape(K, n, d), each.cov.reshape(K, n, d, d)
+        return Marginals(mean.mean(0), _covariance(mean, mean) + cov.mean(0))
 
     def nlpd_values(self, test: TimeSeries) -> np.ndarray:
         """Return the negative log predictive density of every held-out observation.
@@ -77,7 +89,19 @@ class DrawnPaths(PathEstimate):
         a = x_l + s f(x_l) and b = x_r − u f((x_l + x_r)/2). This holds also if t is a node, with its neighbours for x_l
         and x_r. But if t is the first node or an observation time, the draws at t are used as they are.
         """
-        return _bridge(self.model, self.times, self.series.times, self.samples, t)
+        return _bridge(self.model.latent, self.times, self.series.times, self._latent_samples, t)
+
+    @cached_property
+    def _latent_samples(self) -> np.ndarray:
+        """The draws in coordinates in which the noise is constant."""
+        return to_constant(self.model, self.samples)
+
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return quantiles of the draws at every node if the noise depends on the state; else mean ± 2 sd."""
+        if self.model.latent is self.model:
+            return super().band()
+        low, high = np.quantile(self.samples, [0.02275, 0.97725], axis=0)
+        return low, high
 
 
 def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -119,5 +143,5 @@ def _log_average(model: Model, rows: Rows, mean, cov) -> np.ndarray:
 @compiled
 def _log_mean(model: Model, row: Rows, mean, cov):
     cov = jnp.broadcast_to(cov, (len(mean), *cov.shape))
-    values = model.observation.log_predictives(row.repeated(len(mean)), mean, cov)
+    values = model.latent.observation.log_predictives(row.repeated(len(mean)), mean, cov)
     return jax.scipy.special.logsumexp(values) - jnp.log(len(mean))

@@ -31,6 +31,8 @@ from girsanov.inference.method import Method
 from girsanov.inference.objective import Posed, evaluate
 from girsanov.inference.singular import check_singular
 from girsanov.inference.status import Status
+from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.latent import state_moments
 from girsanov.model.model import Model, check_inputs, with_errors_known
 from girsanov.model.quadrature import Rule
 
@@ -66,7 +68,8 @@ class Solution(eqx.Module):
         elbo: the evidence bound, in nats.
         status: a number of `girsanov.inference.status.Status`; 1 is converged.
         iterations: number of iterations.
-        moments, natural: q by its moments and by its natural parameters, with time as the last axis.
+        moments, natural: q by its moments and by its natural parameters, with time as the last axis, in coordinates in
+            which the noise is constant.
         sites: the sites given by the gradient of the bound at q.
     """
 
@@ -157,10 +160,13 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
         status = traced_status(posed, carry)
     last = jnp.minimum(jnp.arange(posed.data.times.shape[0]), posed.data.size - 1)
     q = carry.moments
+    mean, cov = q.m[:, last].T, jnp.moveaxis(q.S[..., last], -1, 0)
+    if isinstance(model.noise, StateDiffusion):
+        mean, cov = state_moments(model.noise, mean, cov)
     return Solution(
         times=jnp.asarray(posed.data.times),
-        mean=q.m[:, last].T,
-        cov=jnp.moveaxis(q.S[..., last], -1, 0),
+        mean=mean,
+        cov=cov,
         elbo=carry.elbo,
         status=status,
         iterations=jnp.maximum(carry.iteration, 0),

@@ -15,6 +15,7 @@ class Status(enum.IntEnum):
     DIVERGED = 6
     ILL_CONDITIONED = 7
     QUADRATURE = 8
+    BOUNDARY = 9
 
     @property
     def message(self) -> str:
@@ -47,6 +48,10 @@ _MESSAGES = {
         "the run met its tolerance, but its quadrature rule does not resolve the drift: use "
         "quadrature=gv.GaussHermite(5), or gv.MonteCarlo in many dimensions. The difference from a more accurate rule "
         "is too large"
+    ),
+    Status.BOUNDARY: (
+        "the run met its tolerance, but its posterior comes close to an end of the states that the noise allows, where "
+        "a Gaussian process cannot follow it: the result is not reliable there"
     ),
     Status.BAD_START: "the starting point is not a probability density, or its bound is not finite",
 }

@@ -39,7 +39,7 @@ def check_objective(objective: str | None, method: Method, optimiser: Any) -> st
 
 def check_learnable(spec: Spec, method: Method) -> None:
     """Raise a ValueError if the method cannot learn one of the parameters."""
-    if not isinstance(method, CVIDP) and any(p.path.split(".")[0] == "diffusion" for p in spec):
+    if not isinstance(method, CVIDP) and any(p.path.startswith("diffusion") for p in spec):
         raise ValueError(
             "VDP cannot learn the diffusion, because its q has the diffusion of the model: use method=gv.CVIDP(), or "
             "leave the diffusion out of trainable"

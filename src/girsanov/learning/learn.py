@@ -12,6 +12,7 @@ from girsanov._core.checks import check_positive, check_whole
 from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
 from girsanov.data.series import TimeSeries
+from girsanov.inference.boundary import checked_boundary
 from girsanov.inference.cvi_dp import check_method
 from girsanov.inference.functional import lay_out
 from girsanov.inference.loop import Run
@@ -136,7 +137,7 @@ def learn(
         fits = together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
     warn_unresolved(fits[0].posterior, stacklevel=4)
-    if fits[0].status in ("stalled", "ill_conditioned"):
+    if fits[0].status in ("stalled", "ill_conditioned", "boundary"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
@@ -156,8 +157,10 @@ def _first_e_step(problem: Posed, series, spec, method, priors, resume, say) -> 
 
 def _finish(learner, theta, result, status, series, standard_errors: bool, resume) -> Fit:
     message, errors, covariance = _MESSAGES[status], None, None
+    result = checked_boundary(learner.at(theta), result)
     if status == "converged" and result.status is not Status.CONVERGED:
-        status = "ill_conditioned" if result.status is Status.ILL_CONDITIONED else "stalled"
+        named = result.status in (Status.ILL_CONDITIONED, Status.BOUNDARY)
+        status = result.status.name.lower() if named else "stalled"
         message = f"the parameters have converged, but the posterior at them has not: {result.message}"
     if standard_errors:
         curvature = laplace(learner, theta, result)

@@ -19,6 +19,7 @@ from numpyro.distributions import biject_to
 from numpyro.distributions import constraints as nc
 
 from girsanov._core.types import Array
+from girsanov.model.diffusions import StateDiffusion
 from girsanov.model.model import Model, parameter_name
 
 Kind = str | tuple[float, float]
@@ -166,8 +167,18 @@ def _default_kind(model: Model, path: str, ndim: int) -> Kind:
         return model.noise.form
     if path == "initial.cov":
         return model.initial_form
+    if path == "initial.mean" and isinstance(model.noise, StateDiffusion):
+        return _inside(*model.noise.support(model.dim))
     kind = _declared_kind(model, path)
     return "full" if kind == "positive" and path.startswith("likelihood.") and ndim == 2 else kind
+
+
+def _inside(low: np.ndarray, high: np.ndarray) -> Kind:
+    """Return the constraint of states between these ends, if all coordinates have the same ones; else "real"."""
+    ends = set(zip(low.tolist(), high.tolist(), strict=True))
+    if ends == {(0.0, np.inf)}:
+        return "positive"
+    return ends.pop() if len(ends) == 1 and np.isfinite([low, high]).all() else "real"
 
 
 def _declared_kind(model: Model, path: str) -> Kind:

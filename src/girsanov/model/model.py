@@ -38,7 +38,8 @@ class Stationary(eqx.Module):
 class Model(eqx.Module):
     """A latent diffusion process and its observation model.
 
-    dx = f(x, t) dt + L dβ with LLᵀ = Q or L = L(x),  x(t₀) ~ N(m₀, P₀),  y_i ~ p(y | z_i),  z_i = H x(t_i) + c or g(x(t_i), t_i).
+    dx = f(x, t) dt + L dβ with LLᵀ = Q, or with L a function of x,  x(t₀) ~ N(m₀, P₀),
+    y_i ~ p(y | z_i),  z_i = H x(t_i) + c or g(x(t_i), t_i).
 
     Args:
         drift: f, a callable of a state of shape (d,) and a scalar time that returns shape (d,), written with jax.numpy.
@@ -70,7 +71,7 @@ class Model(eqx.Module):
     """
 
     drift: Callable
-    noise: Diffusion | StateDiffusion
+    noise: Any  # a Diffusion, or a StateDiffusion; every algorithm works on `latent`, where it is a Diffusion
     initial: GaussianState | Stationary
     observation: Observation
     initial_form: str = eqx.field(static=True)

@@ -126,9 +126,20 @@ def states(model: Model, w: np.ndarray) -> np.ndarray:
     return np.asarray(_states(model, w)) if isinstance(model.noise, StateDiffusion) else w
 
 
+@float64
+def to_constant(model: Model, x: np.ndarray) -> np.ndarray:
+    """Return the coordinates w in which the noise of the model is constant, from the states x, (..., d)."""
+    return np.asarray(_constant(model.noise, x)) if isinstance(model.noise, StateDiffusion) else x
+
+
 @compiled
 def _states(model: Model, w):
     return model.to_state(w)
+
+
+@compiled
+def _constant(noise: StateDiffusion, x):
+    return noise.to_constant(x)
 
 
 @compiled

@@ -30,7 +30,7 @@ def of_state(model: Model, w: Marginals) -> Marginals:
 
 @float64
 def lag_covariance(model: Model, w: Marginals, C: np.ndarray) -> np.ndarray:
-    """Return Cov(x_{m+1}, x_m) of every step, (N − 1, d, d), from the law of w at the nodes and its lag covariance C."""
+    """Return Cov(x_{m+1}, x_m) of every step, (N − 1, d, d), from the law of w at the nodes and its lag covariances."""
     if not isinstance(model.noise, StateDiffusion):
         return C
     before, after = (w.mean[:-1], w.std[:-1]), (w.mean[1:], w.std[1:])

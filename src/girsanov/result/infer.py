@@ -17,6 +17,7 @@ from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import smooth
 from girsanov.chain.transitions import Transitions
 from girsanov.data.series import TimeSeries
+from girsanov.inference.boundary import checked_boundary
 from girsanov.inference.conditioning import scales_apart
 from girsanov.inference.continuous import ContinuousSites
 from girsanov.inference.cvi_dp import CVIDP, check_method
@@ -84,6 +85,7 @@ def infer(
     check_singular(problem, result.moments)
     if isinstance(method, CVIDP):
         result = checked_quadrature(problem, result)
+    result = checked_boundary(problem, result)
     history = run_history(result, coarse)
     post = make_posterior(problem, result, series, history, time.perf_counter() - begun)
     warn_unresolved(post, stacklevel=4)

@@ -16,6 +16,7 @@ from girsanov.chain.natural import NaturalChain
 from girsanov.chain.transitions import Transitions
 from girsanov.data.series import TimeSeries
 from girsanov.inference.sites import DataSites, DenseSites, Sites
+from girsanov.model.diffusions import DIFFUSIONS
 from girsanov.model.drifts import DRIFTS
 from girsanov.model.likelihoods import LIKELIHOODS, Likelihood
 from girsanov.model.model import GaussianState, Model
@@ -38,6 +39,7 @@ def load(
     drift: Callable | None = None,
     likelihood: Likelihood | Sequence[Likelihood] | None = None,
     emission: Callable | None = None,
+    diffusion: Any = None,
 ) -> Any:
     """Read a file that `Posterior.save` or `Fit.save` wrote.
 
@@ -46,13 +48,14 @@ def load(
         drift: the drift, if it was one of your own: a file stores only the library's drifts.
         likelihood: the likelihood, if it was one of your own.
         emission: the emission, if it was a callable.
+        diffusion: the noise, if it was `gv.diffusions.Scale` of a function of your own.
 
     Returns:
         The `Posterior` or `Fit`.
 
     Raises:
         ValueError: if there is no such file, if it is damaged or written by a later version, or if it needs a `drift`,
-            `likelihood` or `emission` that was not given.
+            `likelihood`, `emission` or `diffusion` that was not given.
     """
     path = Path(path)
     if not path.exists():
@@ -65,7 +68,8 @@ def load(
         raise ValueError(f"{path} is not a Girsanov file, or it is damaged: {error}") from None
     if header["format"] > FORMAT:
         raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
-    post = _unpack(header, arrays, {"drift": drift, "likelihood": likelihood, "emission": emission}, path)
+    given = {"drift": drift, "likelihood": likelihood, "emission": emission, "diffusion": diffusion}
+    post = _unpack(header, arrays, given, path)
     if header["kind"] == "posterior":
         return post
     names = [k for k in arrays if k.startswith("fit.parameters.")]
@@ -88,9 +92,12 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any
     emission = arrays.get("model.emission")
     if header.get("emission") is not None:
         emission = _restored("emission", header, (), arrays, given["emission"], path)
+    noise = arrays.get("model.diffusion")
+    if header.get("diffusion") is not None:
+        noise = _restored("diffusion", header, DIFFUSIONS, arrays, given["diffusion"], path)
     model = Model(
         drift=_restored("drift", header, DRIFTS, arrays, given["drift"], path),
-        diffusion=arrays["model.diffusion"],
+        diffusion=noise,
         initial="stationary" if header["stationary"] else GaussianState(arrays["initial.mean"], arrays["initial.cov"]),
         likelihood=_restored("likelihood", header, LIKELIHOODS, arrays, given["likelihood"], path),
         emission=emission,
@@ -137,9 +144,11 @@ def _restore(name: str, description: dict[str, Any], known: tuple[type, ...], ar
     if "parts" in description:
         parts = description["parts"]
         whole: Any = kinds[description["class"]]
-        return whole(tuple(_restore(f"{name}.parts.{i}", p, known, arrays) for i, p in enumerate(parts)))
+        made = tuple(_restore(f"{name}.parts.{i}", p, known, arrays) for i, p in enumerate(parts))
+        return whole(made, **_correlation(description))
     kind = kinds[description["class"]]
     values = {k: arrays[f"{name}.{k}"] for k in description["arrays"]} | description["settings"]
+    values |= _correlation(description)
     if "layers" in description:
         part = object.__new__(kind)
         count = range(description["layers"])
@@ -150,8 +159,14 @@ def _restore(name: str, description: dict[str, Any], known: tuple[type, ...], ar
     return kind(**values)
 
 
+def _correlation(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the correlations of a noise as an argument, if the description has any."""
+    value = description.get("correlation")
+    return {} if value is None else {"correlation": value}
+
+
 def _restored(name: str, header: dict[str, Any], known: tuple[type, ...], arrays: dict, given: Any, path: Path) -> Any:
-    """Return the drift, likelihood or emission as given, or else as stored in the file."""
+    """Return the drift, noise, likelihood or emission as given, or else as stored in the file."""
     if given is not None:
         return given
     if header[name]["class"] is None:

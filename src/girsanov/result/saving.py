@@ -1,7 +1,7 @@
 """Write a posterior or a fit to one versioned file: a zip archive of NumPy arrays and a JSON header, without pickles.
 
-Drifts and likelihoods of the library are stored by their name and parameters. A user's own drift, likelihood or
-emission is code, which the file does not contain; it must be given to `load` again.
+Drifts, noises and likelihoods of the library are stored by their name and parameters. A user's own drift, noise,
+likelihood or emission is code, which the file does not contain; it must be given to `load` again.
 """
 
 import json
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from girsanov.model.diffusions import DIFFUSIONS, Diffusion, Each, StateDiffusion
 from girsanov.model.drifts import DRIFTS, Sum
 from girsanov.model.likelihoods import LIKELIHOODS, Joint
 from girsanov.model.model import GaussianState
@@ -64,7 +65,8 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for k in ("elbo", "step", "decrement"):
         arrays[f"history.{k}"] = getattr(post.history, k)
     model = post.model
-    arrays |= {"model.diffusion": _as_given(model.noise.Q, model.noise.form)}
+    if isinstance(model.noise, Diffusion):
+        arrays |= {"model.diffusion": _as_given(model.noise.Q, model.noise.form)}
     if model.observation.is_linear:
         arrays["model.emission"] = np.asarray(model.emission)
     if model.offset is not None:
@@ -77,6 +79,7 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         }
     header = {
         "format": FORMAT,
+        "diffusion": None if isinstance(model.noise, Diffusion) else _described_noise(model.noise, arrays),
         "drift": _describe("drift", model.drift, DRIFTS, arrays),
         "likelihood": _describe("likelihood", model.likelihood, LIKELIHOODS, arrays),
         "emission": None if model.observation.is_linear else {"class": None, "repr": repr(model.emission)},
@@ -95,6 +98,11 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
+def _described_noise(noise: StateDiffusion, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of a noise that depends on the state, with its correlations."""
+    return {**_describe("diffusion", noise, DIFFUSIONS, arrays), "correlation": noise.correlation}
+
+
 def _as_given(matrix: Any, form: str) -> np.ndarray:
     a = np.asarray(matrix)
     return np.asarray(a[0, 0]) if form == "scalar" else np.diagonal(a) if form == "diagonal" else a
@@ -104,7 +112,7 @@ def _describe(name: str, part: Any, known: tuple[type, ...], arrays: dict[str, A
     """Return the class and the settings of a drift or likelihood, and add its arrays to `arrays`."""
     if type(part) not in known or any(callable(value) for value in vars(part).values()):
         return {"class": None, "repr": repr(part)}
-    if isinstance(part, Sum | Joint):
+    if isinstance(part, Sum | Joint | Each):
         parts = [_describe(f"{name}.parts.{i}", p, known, arrays) for i, p in enumerate(part.parts)]
         own = any(p["class"] is None for p in parts)
         return {"class": None, "repr": repr(part)} if own else {"class": type(part).__name__, "parts": parts}
@@ -114,8 +122,10 @@ def _describe(name: str, part: Any, known: tuple[type, ...], arrays: dict[str, A
             description["layers"] = len(value)
             for i, (W, b) in enumerate(value):
                 arrays[f"{name}.{key}.{i}.W"], arrays[f"{name}.{key}.{i}.b"] = np.asarray(W), np.asarray(b)
-        elif isinstance(value, str):
+        elif isinstance(value, str | float):
             description["settings"][key] = value
+        elif key == "correlation":  # of a noise; `_described_noise` has it
+            continue
         elif value is not None:
             description["arrays"].append(key)
             arrays[f"{name}.{key}"] = np.asarray(value)

@@ -65,7 +65,7 @@ class Proportional(ByScale):
 
 
 class SquareRoot(ByScale):
-    """Noise in proportion to the square root of a positive state, σ(x) = scale · √x, as in the Cox–Ingersoll–Ross model.
+    """Noise in proportion to the root of a positive state, σ(x) = scale · √x, as in the model of Cox, Ingersoll, Ross.
 
     The coordinate with constant noise is w = 2√x. A Gaussian in w does not stop at x = 0; a posterior that comes close
     to it gets the status `boundary`.
