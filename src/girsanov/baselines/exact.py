@@ -9,14 +9,17 @@ ends, so the error falls faster than any power of the spacing. Time and memory a
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 
+from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.baselines.line import confine, factors, first_range, initial, kernel, ranges, resolution, solve
 from girsanov.data.grid import grid_with, locate
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model, check_inputs
+from girsanov.model.simulate import states, to_constant
 
 _EDGE = 1e-12  # the density at the ends of a range may be at most this share of its maximum
 _MAX_WIDENINGS = 12
@@ -38,7 +41,8 @@ class ExactPosterior(PathEstimate):
         mean: posterior mean at every node, shape (N, 1).
         cov: posterior variance at every node, shape (N, 1, 1).
         lag_cov: lag-one covariances Cov(x_{m+1}, x_m), shape (N − 1, 1, 1).
-        points: the points of every node, shape (N, k).
+        points: the points of every node, shape (N, k). These and the densities are in the coordinate in which the noise
+            is constant, which is the state itself if its noise is constant.
         density: the smoothing density at the points, shape (N, k).
         forward: the filtering density at the points, shape (N, k).
         backward: p(later data | x) times the likelihood of the node's own observation at the points, up to a factor,
@@ -96,9 +100,19 @@ class ExactPosterior(PathEstimate):
             The density p(x | data) at these states, shape (k,).
         """
         x = np.asarray(x, dtype=np.float64)
+        if self.model.latent is self.model:
+            return self._latent_density(node, x)
+        low, high = (float(a[0]) for a in self.model.noise.support(1))
+        inside, out = (x > low) & (x < high), np.zeros_like(x)
+        w = to_constant(self.model, x[inside, None])
+        out[inside] = self._latent_density(node, w[:, 0]) / np.asarray(_slopes(self.model.noise, w))[:, 0]
+        return out
+
+    def _latent_density(self, node: int, x: np.ndarray) -> np.ndarray:
+        """Return the smoothing density of one node in the coordinate in which the noise is constant."""
         own = self.points[node]
         if node == 0:
-            m0, P0 = initial(self.model)
+            m0, P0 = initial(self.model.latent)
             prior = lambda at: np.exp(-0.5 * (at - m0) ** 2 / P0)  # noqa: E731
         else:
             prior = lambda at: _weights(self, node - 1) @ _transition(self, node - 1, self.points[node - 1], at)  # noqa: E731
@@ -113,6 +127,15 @@ class ExactPosterior(PathEstimate):
         unnormalised = lambda at: prior(at) * after(at) * np.exp(_log_factor(self, node, at))  # noqa: E731
         total = unnormalised(own).sum() * (own[1] - own[0])
         return unnormalised(x) / total
+
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return quantiles of the state at every node if its noise depends on it; else mean ± 2 sd."""
+        if self.model.latent is self.model:
+            return super().band()
+        share = np.cumsum(self.density, axis=1) / self.density.sum(1, keepdims=True)
+        ends = [[np.interp(q, share[n], self.points[n]) for n in range(len(self.times))] for q in (0.02275, 0.97725)]
+        low, high = states(self.model, np.array(ends)[..., None])
+        return low, high
 
     @float64
     def nlpd_values(self, test: TimeSeries) -> np.ndarray:
@@ -131,14 +154,14 @@ class ExactPosterior(PathEstimate):
         n = max(2001, self.points.shape[1])
         out = np.zeros(len(test))
         for i, (node, log_lik) in enumerate(
-            zip(self._nodes(test.times).tolist(), factors(self.model, test), strict=True)
+            zip(self._nodes(test.times).tolist(), factors(self.model.latent, test), strict=True)
         ):
             if log_lik is None:
                 continue
 
             def log_product(x, node=node, log_lik=log_lik):
                 with np.errstate(divide="ignore"):
-                    return log_lik(x) + np.log(self.density_at(node, x))
+                    return log_lik(x) + np.log(self._latent_density(node, x))
 
             x = np.linspace(*confine(log_product, self.points[node, 0], self.points[node, -1], n=n), n)
             values = log_product(x)
@@ -152,18 +175,23 @@ class ExactPosterior(PathEstimate):
         return out
 
 
+@compiled
+def _slopes(noise, w):
+    return jax.vmap(lambda w: noise.rates(w)[1])(w)
+
+
 def _weights(post: ExactPosterior, node: int) -> np.ndarray:
     return post.forward[node] * (post.points[node, 1] - post.points[node, 0])
 
 
 def _transition(post: ExactPosterior, node: int, x: np.ndarray, after: np.ndarray) -> np.ndarray:
     gap, t = post.times[node + 1] - post.times[node], post.times[node]
-    return np.asarray(kernel(post.model, x, after, np.float64(t), np.float64(gap)))
+    return np.asarray(kernel(post.model.latent, x, after, np.float64(t), np.float64(gap)))
 
 
 def _log_factor(post: ExactPosterior, node: int, x: np.ndarray) -> np.ndarray:
     hit = np.flatnonzero(post.node == node)
-    log_f = factors(post.model, post.series)[hit[0]] if len(hit) else None
+    log_f = factors(post.model.latent, post.series)[hit[0]] if len(hit) else None
     return np.zeros_like(x) if log_f is None else log_f(x)
 
 
@@ -205,11 +233,12 @@ def exact_smoother(
     if n_points is not None and (int(n_points) != n_points or n_points < _FEWEST):
         raise ValueError(f"n_points must be a whole number ≥ {_FEWEST}, or None to choose it, got {n_points!r}")
     grid = grid_with(series, dt, span, at)
-    lo, hi = first_range(model, series, grid)
+    latent = model.latent
+    lo, hi = first_range(latent, series, grid)
     widen = 1.0
     for _ in range(_MAX_WIDENINGS):
-        ends = ranges(model, series, grid, lo, hi, widen)
-        n = resolution(model, series, grid, ends) if n_points is None else int(n_points)
+        ends = ranges(latent, series, grid, lo, hi, widen)
+        n = resolution(latent, series, grid, ends) if n_points is None else int(n_points)
         coarse = solve(model, series, grid, ends, n)
         leak = coarse.density[:, [0, -1]] / coarse.density.max(1, keepdims=True)
         if np.isfinite(coarse.log_evidence) and not (leak > _EDGE).any():

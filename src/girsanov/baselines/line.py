@@ -14,6 +14,7 @@ from girsanov.data.grid import Grid
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
 from girsanov.model.model import Model
+from girsanov.model.simulate import states
 
 _SPACING = 0.5  # spacing of the points in standard deviations of the narrowest factor
 _CONFINED = 45.0  # a factor counts as zero where it is this many nats below its maximum
@@ -37,11 +38,12 @@ kernel = compiled(_kernel_of)
 
 
 @compiled
-def forward_backward(model: Model, times, points, log_factor, log_initial):
+def forward_backward(model: Model, times, points, values, log_factor, log_initial):
     """Run the forward–backward recursion over the points of all nodes.
 
     Returns:
-        Filtering densities, backward factors, smoothing densities, the log evidence and E[x_m x_{m+1} | data].
+        Filtering densities, backward factors, smoothing densities, the log evidence and E[v_m v_{m+1} | data], where
+        v are the `values` at the points.
     """
     spacing = points[:, 1] - points[:, 0]
     top = log_factor.max(1)
@@ -62,16 +64,18 @@ def forward_backward(model: Model, times, points, log_factor, log_initial):
     log_evidence = jnp.log(norm) + log_c.sum() + top.sum()
 
     def back(b, step):
-        x, after, t, gap, h, h_after, factor_after, a = step
+        x, after, t, gap, h, h_after, factor_after, a, value, value_after = step
         K = _kernel_of(model, x, after, t, gap)
         weighted = factor_after * b * h_after
         b = K @ weighted
         scale = (a * b).sum() * h
-        product = (a * x * (K @ (weighted * after))).sum() * h / scale
+        product = (a * value * (K @ (weighted * value_after))).sum() * h / scale
         return b / scale, (b / scale, weighted / h_after, product)
 
     last = jnp.ones(points.shape[1])
-    _, (later, weighted, products) = jax.lax.scan(back, last, (*steps, forward[:-1]), reverse=True)
+    _, (later, weighted, products) = jax.lax.scan(
+        back, last, (*steps, forward[:-1], values[:-1], values[1:]), reverse=True
+    )
     smoothing = forward * jnp.concatenate([later, last[None]])
     smoothing = smoothing / (smoothing.sum(1) * spacing)[:, None]
     backward = jnp.concatenate([(factor[0] * later[0])[None] if len(times) > 1 else last[None], weighted])
@@ -192,9 +196,13 @@ def _readings(model: Model, rows: Rows, at):
 
 
 class Solution(NamedTuple):
-    """The result of the recursion: points (N, n), densities at them, log evidence and `products` E[x_m x_{m+1}]."""
+    """The result of the recursion: points (N, n), densities at them, log evidence and `products` E[x_m x_{m+1}].
+
+    Points and densities are in the coordinate in which the noise is constant; `values` are the states x there.
+    """
 
     points: np.ndarray
+    values: np.ndarray
     forward: np.ndarray
     backward: np.ndarray
     density: np.ndarray
@@ -204,13 +212,15 @@ class Solution(NamedTuple):
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance at every node."""
         h = (self.points[:, 1] - self.points[:, 0])[:, None]
-        mean = (self.density * self.points * h).sum(1)
-        return mean, (self.density * (self.points - mean[:, None]) ** 2 * h).sum(1)
+        mean = (self.density * self.values * h).sum(1)
+        return mean, (self.density * (self.values - mean[:, None]) ** 2 * h).sum(1)
 
 
-def solve(model: Model, series: TimeSeries, grid: Grid, ends: np.ndarray, n: int) -> Solution:
-    """Run the recursion with n equally spaced points between the ends of every node."""
+def solve(stated: Model, series: TimeSeries, grid: Grid, ends: np.ndarray, n: int) -> Solution:
+    """Run the recursion with n equally spaced points between the ends of every node, for the model as it was stated."""
+    model = stated.latent
     points = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * np.linspace(0.0, 1.0, n)
+    values = states(stated, points[..., None])[..., 0]
     check_drift(model, grid.times, points)
     log_factor = np.zeros_like(points)
     for log_f, node in zip(factors(model, series), grid.node, strict=True):
@@ -219,6 +229,6 @@ def solve(model: Model, series: TimeSeries, grid: Grid, ends: np.ndarray, n: int
     m0, P0 = initial(model)
     log_initial = -0.5 * ((points[0] - m0) ** 2 / P0 + np.log(P0) + LOG_2PI)
     forward, backward, density, log_evidence, products = (
-        np.asarray(a) for a in forward_backward(model, grid.times, points, log_factor, log_initial)
+        np.asarray(a) for a in forward_backward(model, grid.times, points, values, log_factor, log_initial)
     )
-    return Solution(points, forward, backward, density, float(log_evidence), products)
+    return Solution(points, values, forward, backward, density, float(log_evidence), products)

@@ -278,6 +278,11 @@ def neural_sde(
     check_extra("diffrax", "baselines.neural_sde")
     check_draws(key, samples, name="samples")
     model = check_inputs(model, series)
+    if model.latent is not model:
+        raise ValueError(
+            "the neural SDE is for models with constant noise; the noise of this one depends on the state: use "
+            "gv.infer, or girsanov.baselines.particle_smoother"
+        )
     _check(iterations, paths, learning_rate, decay, width, depth)
     grid = grid_with(series, dt, span, at)
     task = _task(model, series, grid)

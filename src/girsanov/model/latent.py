@@ -22,7 +22,7 @@ class LatentDrift(eqx.Module):
     drift: Callable
     noise: StateDiffusion
 
-    def __call__(self, w: Float[Array, " d"], t: Float[Array, ""]) -> Float[Array, " d"]:
+    def __call__(self, w, t):
         x, slope, curvature = self.noise.rates(w)
         return (self.drift(x, t) - 0.5 * self.noise.scales(w.shape[0]) ** 2 * curvature) / slope
 
@@ -33,7 +33,7 @@ class LatentEmission(eqx.Module):
     observation: Observation
     noise: StateDiffusion
 
-    def __call__(self, w: Float[Array, " d"], t: Float[Array, ""]) -> Float[Array, " D"]:
+    def __call__(self, w, t):
         return self.observation.emit(t, self.noise.to_state(w))
 
 

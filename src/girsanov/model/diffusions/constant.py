@@ -108,7 +108,7 @@ class Diffusion(eqx.Module):
     def log_det(self) -> Float[Array, ""]:
         """The log determinant log |Q|; minus infinity if Q is singular."""
         if self._on_host:
-            return np.linalg.slogdet(self.Q)[1]
+            return np.asarray(np.linalg.slogdet(self.Q)[1])
         return jnp.log(blocks.inverse(jnp.asarray(self.Q))[1]).sum()
 
     def step_roots(self, gaps: Float[Array, " M"]) -> Float[Array, "M d d"]:
