@@ -328,6 +328,25 @@ def test_emission_and_offset_are_learnt_from_principal_components():
     assert (np.abs(found * np.sign(found[0]) - true) < 4.0 * error).all()
 
 
+@pytest.mark.slow
+@pytest.mark.paper
+def test_emission_and_offset_of_the_duffing_data_predict_as_well_as_the_true_ones(data_dir):
+    """The first trial of data that another tool published: ten outputs of two states, one observation in five held out.
+
+    Learning must leave the many lower maxima, where the coordinates have the wrong orientation or lie on the ridge.
+    """
+    from benchmarks.duffing import learnt, load, with_truth
+
+    try:
+        trial = load(data_dir, trial=0, held_out=60, seed=0)
+    except FileNotFoundError:
+        pytest.skip(f"there is no peers/duffing.npz in {data_dir}")
+    true, (fits, found) = with_truth(trial), learnt(trial)
+    assert true.status == found.status == "converged"
+    assert found.elbo > true.elbo > min(fit.elbo for fit in fits)
+    assert found.nlpd < true.nlpd + TOLERANCES["learnt_emission"]
+
+
 # --- bad input
 
 
