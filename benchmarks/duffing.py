@@ -2,8 +2,8 @@
 
     python -m benchmarks.duffing [--data DIR] [--trial 0] [--held-out 60] [--seed 0]
 
-The data are those of `peers/duffing.npz`: ten outputs y = C x + d + noise at 300 random times of a trial. The drift, the
-diffusion and the noise are known; one fit has the true C and d, the other learns both from the principal components of
+The data are those of `peers/duffing.npz`: ten outputs y = C x + d + noise at 300 random times of a trial. The drift,
+the diffusion and the noise are known; one fit has the true C and d, the other learns both from principal components of
 the data. Some of the observations are held out. The figure is the negative log predictive density of a held-out time,
 that is of ten values. The target: no more than 0.02 above that with the true C and d. What is learnt are 30 numbers, so
 that 240 observations leave an excess of 30/(2 · 240) = 0.06 on average, whatever the method: trials differ.

@@ -150,7 +150,7 @@ def checked(drift, quadrature, time="discrete"):
     method = gv.CVIDP(quadrature=quadrature, tolerance=1e-7, time=time)
     problem = pose(model, series, regular_grid(series, 0.02, (0.0, 1.0)), method.rule(d))
     result, _ = method.solve(problem)
-    return result, quadrature_error(problem, result)
+    return result, quadrature_error(problem, result.eta, result.moments, result.sites)
 
 
 @pytest.mark.slow

@@ -44,9 +44,8 @@ _MESSAGES = {
         "its digits are not reliable"
     ),
     Status.QUADRATURE: (
-        "the run met its tolerance, but its quadrature rule does not resolve the drift: use "
-        "quadrature=gv.GaussHermite(5), or gv.MonteCarlo in many dimensions. The difference from a more accurate rule "
-        "is too large"
+        "the run met its tolerance, but its quadrature rule does not resolve the drift, or the emission where that is "
+        "not linear. The difference from a more accurate rule is too large"
     ),
     Status.BAD_START: "the starting point is not a probability density, or its bound is not finite",
 }

@@ -173,7 +173,9 @@ class LinearObservation(Observation):
 
     def gradients(self, rows, u, V, rule):
         def one(row, u, V):
-            return self.likelihood_of(row).expected(row.y, row.observed, u, V)
+            likelihood = self.likelihood_of(row)
+            expected = likelihood.expected_finely if rule.fine else likelihood.expected
+            return expected(row.y, row.observed, u, V)
 
         return jax.vmap(one)(rows, u, V)
 

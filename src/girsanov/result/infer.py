@@ -128,6 +128,7 @@ def make_posterior(problem: Posed, result: Run, series: TimeSeries, history: His
         message=result.message,
         seconds=seconds,
         time="continuous" if continuous else "discrete",
+        rule=problem.rule,
         quadrature_error=result.quadrature_error,
         exact_transitions=None if result.steps is None else _trimmed(result.steps, N),
     )

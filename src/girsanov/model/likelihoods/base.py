@@ -17,6 +17,7 @@ from girsanov.model.quadrature import GaussHermite
 
 _NODES = 32  # quadrature nodes for E log p under a scalar Gaussian
 _NARROW_NODES = 40  # quadrature nodes for E log p if the noise may be narrower than the Gaussian
+_FINE = 2.0  # by how much `expected_finely` has more nodes
 _REACH = 6.5  # standard deviations on either side that nodes other than those of Gauss–Hermite cover
 _STEPS = 64  # quadrature nodes for moments of y
 
@@ -51,6 +52,22 @@ class Likelihood(eqx.Module):
         Returns:
             The expectation, its gradient in the mean, shape (D,), and its symmetric gradient in V, shape (D, D).
         """
+
+    def expected_finely(
+        self, y: Float[Array, " D"], observed: Bool[Array, " D"], mean: Float[Array, " D"], V: Float[Array, "D D"]
+    ) -> tuple[Float[Array, ""], Float[Array, " D"], Float[Array, "D D"]]:
+        """Return the same as `expected`, by quadrature with more nodes where that is by quadrature.
+
+        Args:
+            y: the observation, shape (D,).
+            observed: mask of the entries that are not missing, shape (D,).
+            mean: mean of z, shape (D,).
+            V: covariance of z, shape (D, D).
+
+        Returns:
+            The expectation, its gradient in the mean, shape (D,), and its symmetric gradient in V, shape (D, D).
+        """
+        return self.expected(y, observed, mean, V)
 
     @abc.abstractmethod
     def log_predictive(
@@ -217,15 +234,31 @@ class Elementwise(Likelihood):
         """
 
     def expected(self, y, observed, mean, V):
-        xi, w = hermite(_NODES)
+        return self.by_quadrature(y, observed, mean, V, 1.0)
+
+    def expected_finely(self, y, observed, mean, V):
+        if type(self).expected is not Elementwise.expected:  # a closed form has replaced the quadrature
+            return self.expected(y, observed, mean, V)
+        return self.by_quadrature(y, observed, mean, V, _FINE)
+
+    def by_quadrature(self, y, observed, mean, V, factor: float):
+        """Return E log p(y | z) and its gradients by quadrature; see `expected`.
+
+        Args:
+            y: the observation, shape (D,).
+            observed: mask of the entries that are not missing, shape (D,).
+            mean: mean of z, shape (D,).
+            V: covariance of z, shape (D, D).
+            factor: number of nodes, as a multiple of the usual one.
+
+        Returns:
+            The expectation, its gradient in the mean, shape (D,), and its symmetric gradient in V, shape (D, D).
+        """
+        xi, w = (a[:, None] for a in hermite(round(factor * _NODES)))
         sd = jnp.sqrt(jnp.diagonal(V))
-        values = jnp.where(observed, self.log_density(y, mean + sd * xi[:, None]), 0.0)
-        # The derivatives of E[v] with v = log p(y | mean + sd ξ) and ξ ~ N(0, 1) are ∂/∂mean E[v] = E[v ξ]/sd and
-        # ∂/∂var E[v] = ½(E[v ξ²] − E[v])/sd². If sd = 0, z does not depend on the state and no gradient is used.
-        inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
-        g_mean = (w * xi) @ values * inverse_sd
-        g_var = 0.5 * ((w * (xi**2 - 1.0)) @ values) * inverse_sd**2
-        return (w @ values).sum(), g_mean, jnp.diag(g_var)
+        values = jnp.where(observed, self.log_density(y, mean + sd * xi), 0.0)
+        value, g_mean, g_var = quadrature_sums(values, xi, w, sd)
+        return value.sum(), g_mean, jnp.diag(g_var)
 
     def log_predictive(self, y, observed, mean, V):
         reading, precision = self.readings(y, observed, mean, V)
@@ -306,28 +339,38 @@ def hermite(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quadrature_sums(
-    values: Float[Array, "n D"], xi: Float[Array, "n D"], w: Float[Array, "n D"], sd: Float[Array, " D"]
+    values: Float[Array, "n D"], xi: Float[Array, "n #D"], w: Float[Array, "n #D"], sd: Float[Array, " D"]
 ) -> tuple[Float[Array, " D"], Float[Array, " D"], Float[Array, " D"]]:
-    """Return E[v] of every entry and its derivatives in mean and variance, from values v at nodes ξ = (z − mean)/sd."""
+    """Return E[v] of every entry and its derivatives in mean and variance, from values v at nodes ξ = (z − mean)/sd.
+
+    The derivatives are E[v ξ]/sd and ½(E[v ξ²] − E[v])/sd². If sd = 0, z does not depend on the state, and no gradient
+    is used.
+    """
     inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
-    value, first, second = (jnp.einsum("nd,nd->d", w * values, a) for a in (jnp.ones_like(xi), xi, xi**2 - 1.0))
+    value, first, second = ((w * values * a).sum(0) for a in (1.0, xi, xi**2 - 1.0))
     return value, first * inverse_sd, 0.5 * second * inverse_sd**2
 
 
 def two_scale_nodes(
-    centre: Float[Array, " D"], width: Float[Array, " D"], mean: Float[Array, " D"], sd: Float[Array, " D"]
+    centre: Float[Array, " D"],
+    width: Float[Array, " D"],
+    mean: Float[Array, " D"],
+    sd: Float[Array, " D"],
+    factor: float,
 ) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
     """Return nodes and weights for ξ = (z − mean)/sd ~ N(0, 1) and functions of z that change over `width` at `centre`.
 
     They are those of Gauss–Hermite if z is not broader than the width a. Otherwise z = centre + a sinh(t): equal steps
-    in t resolve both the scale of z and that of the function.
+    in t resolve both the scale of z and that of the function. `factor` is the number of nodes as a multiple of the
+    usual one.
     """
-    xi, w = (a[:, None] for a in hermite(_NARROW_NODES))
+    n = round(factor * _NARROW_NODES)
+    xi, w = (a[:, None] for a in hermite(n))
     a = width
     unit = jnp.where(sd > 0.5 * a, sd, a)
     low, high = (jnp.arcsinh((mean - centre + side * unit) / a) for side in (-_REACH, _REACH))
-    step = (high - low) / (_NARROW_NODES - 1)
-    up = jnp.exp(low + step * jnp.arange(_NARROW_NODES)[:, None])
+    step = (high - low) / (n - 1)
+    up = jnp.exp(low + step * jnp.arange(n)[:, None])
     down = 1.0 / up
     at = (centre - mean) / unit + (0.5 * a / unit) * (up - down)
     weight = jnp.exp(-0.5 * at**2) * (up + down) * (step * a / unit * (0.5 / np.sqrt(2.0 * np.pi)))

@@ -49,12 +49,12 @@ class Censored(Elementwise):
         e = (z - limit) / sd
         return jnp.where(at_limit, log_ndtr(side * e), -0.5 * (e**2 + LOG_2PI) - jnp.log(sd))
 
-    def expected(self, y, observed, mean, V):
+    def by_quadrature(self, y, observed, mean, V, factor):
         """Closed form between the limits, and quadrature that resolves the noise at them."""
         variance, v = jnp.broadcast_to(jnp.asarray(self.variance), y.shape), jnp.diagonal(V)
         at_limit, limit, side = self._limit(y)
         sd, width = jnp.sqrt(v), jnp.sqrt(variance)
-        xi, w = two_scale_nodes(limit, width, mean, sd)
+        xi, w = two_scale_nodes(limit, width, mean, sd, factor)
         tail = quadrature_sums(log_ndtr(side * (mean + sd * xi - limit) / width), xi, w, sd)
         e = y - mean
         inside = -0.5 * ((e**2 + v) / variance + LOG_2PI + jnp.log(variance)), e / variance, -0.5 / variance

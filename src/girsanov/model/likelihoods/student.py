@@ -36,10 +36,10 @@ class StudentT(Elementwise):
         norm = half_step_of_log_gamma(0.5 * nu) - 0.5 * LOG_2PI - jnp.log(s)
         return norm - 0.5 * (nu + 1) * jnp.log1p(((y - z) / s) ** 2 / nu)
 
-    def expected(self, y, observed, mean, V):
+    def by_quadrature(self, y, observed, mean, V, factor):
         sd, width = jnp.sqrt(jnp.diagonal(V)), self.scale * jnp.sqrt(jnp.asarray(self.df))
         # With z = y + width sinh(t), log p = −(df + 1) log cosh(t) + const is smooth in t.
-        xi, w = two_scale_nodes(y, jnp.broadcast_to(width, y.shape), mean, sd)
+        xi, w = two_scale_nodes(y, jnp.broadcast_to(width, y.shape), mean, sd, factor)
         values = jnp.where(observed, self.log_density(y, mean + sd * xi), 0.0)
         value, g_mean, g_var = quadrature_sums(values, xi, w, sd)
         return value.sum(), g_mean, jnp.diag(g_var)
