@@ -39,9 +39,7 @@ _VOUCHED = 0.15  # the filter confirms weights with a heavy tail if the differen
 _CLOSE = 0.05  # bound and corrected evidence agree if their difference is below this, in nats
 _MISSED = 0.05  # largest share of the posterior away from q that is accepted
 _CONSTANT = 1e-6  # log weights with a smaller spread than this are treated as equal
-_UNRESOLVED = (
-    0.01  # nats of quadrature error that are mentioned: a fifth of _CLOSE, and beyond what the weights resolve
-)
+_UNRESOLVED = 0.01  # a larger quadrature error is mentioned, in nats: it is a fifth of the smallest limit above
 _RANGE = 600.0  # exp of a log weight this many nats below the largest is beyond the range of floating-point numbers
 
 
