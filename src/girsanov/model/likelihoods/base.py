@@ -414,6 +414,13 @@ def check_shapes(likelihood: Likelihood, D: int, name: str = "likelihood") -> No
             raise ValueError(f"{name}.{key} has shape {np.shape(value)}, but an observation has {entries}")
 
 
+def as_text(value: Any) -> str:
+    """Return what an error message calls a value that is no likelihood; a class is called without its arguments."""
+    if isinstance(value, type) and issubclass(value, Likelihood):
+        return f"the class {value.__name__}: call it, {value.__name__}(...)"
+    return repr(value)
+
+
 def check_parameter(name: str, value: Any) -> None:
     if isinstance(value, np.ndarray):  # a traced value cannot be checked; the optimiser keeps it positive
         check_positive_entries(name, value)
@@ -423,4 +430,7 @@ def check_values(name: str, wanted: str, y: np.ndarray, observed: np.ndarray, go
     bad = np.argwhere(observed & ~good)
     if len(bad):
         i, j = bad[0]
-        raise ValueError(f"{name} observations must be {wanted}; values[{i}, {j}] is {float(y[i, j])!r}")
+        raise ValueError(
+            f"{name} observations must be {wanted}; values[{i}, {j}] is {float(y[i, j])!r} (row {i}, output {j}). Make "
+            "it NaN if it is missing, or choose another likelihood"
+        )

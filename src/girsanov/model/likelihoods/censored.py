@@ -1,17 +1,28 @@
 """Gaussian noise with detection limits."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Float
 
+from girsanov._core.checks import as_floats
 from girsanov._core.precision import parameter
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.model.likelihoods.base import Elementwise, check_parameter, quadrature_sums, two_scale_nodes
+
+
+def _limit(value: Any) -> float:
+    if np.ndim(value):
+        raise ValueError(
+            f"a detection limit must be one number, got {value!r}; if outputs differ, give a list of likelihoods, such "
+            "as [Censored(0.1, low=0.0), Censored(0.1, low=1.0)]"
+        )
+    return float(as_floats("a detection limit", value))
 
 
 class Censored(Elementwise):
@@ -29,13 +40,16 @@ class Censored(Elementwise):
     takes_errors: ClassVar[bool] = True
 
     variance: Float[Array, "..."] = eqx.field(converter=parameter)
-    low: float = eqx.field(static=True, converter=float, default=-float("inf"))
-    high: float = eqx.field(static=True, converter=float, default=float("inf"))
+    low: float = eqx.field(static=True, converter=_limit, default=-float("inf"))
+    high: float = eqx.field(static=True, converter=_limit, default=float("inf"))
 
     def __check_init__(self):
         check_parameter("variance", self.variance)
         if not self.low < self.high:
-            raise ValueError(f"the detection limits must have low < high, got low = {self.low} and high = {self.high}")
+            raise ValueError(
+                f"the detection limits must have low < high, got low = {self.low} and high = {self.high}; leave one "
+                "out where there is none"
+            )
 
     def _limit(self, y):
         """Return whether y is at a limit, that limit, and the side of z on which it is likely."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov.model.likelihoods.base import Elementwise, Likelihood, check_shapes, pair_covariance
+from girsanov.model.likelihoods.base import Elementwise, Likelihood, as_text, check_shapes, pair_covariance
 from girsanov.model.likelihoods.gaussian import Gaussian
 from girsanov.model.likelihoods.positive import LogNormal
 from girsanov.model.predictive import in_parts, log_predictive
@@ -32,7 +32,8 @@ class Joint(Likelihood):
         for i, part in enumerate(self.parts):
             if not isinstance(part, Gaussian | LogNormal | Elementwise):
                 raise ValueError(
-                    f"likelihood[{i}] must come from girsanov.likelihoods and have independent entries, got {part!r}"
+                    f"likelihood[{i}] must come from girsanov.likelihoods and have independent entries, got "
+                    f"{as_text(part)}"
                 )
             check_shapes(part, 1, f"likelihood[{i}]")
 
