@@ -14,6 +14,7 @@ from girsanov._core.precision import parameter
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.model.likelihoods.base import Elementwise, check_parameter, quadrature_sums, two_scale_nodes
+from girsanov.model.predictive import Belief, Entry, Pieces, beyond, reading
 
 
 def _limit(value: Any) -> float:
@@ -75,6 +76,26 @@ class Censored(Elementwise):
         parts = (jnp.where(at_limit, a, b) for a, b in zip(tail, inside, strict=True))
         value, g_mean, g_var = (jnp.where(observed, a, 0.0) for a in parts)
         return value.sum(), g_mean, jnp.diag(g_var)
+
+    def pieces(self, y: Float[Array, ""]) -> Entry:
+        """Return readings beyond the limit, or the observation itself in as many equal pieces; see `predictive`.
+
+        Args:
+            y: one entry of an observation, a scalar.
+
+        Returns:
+            A function from beliefs about z to pieces.
+        """
+        variance = jnp.asarray(self.variance)
+        at_limit, limit, side = self._limit(y)
+        tail, inside = beyond(limit, side, variance), reading(y, variance)
+
+        def entry(belief: Belief) -> Pieces:
+            many, one = tail(belief), inside(belief)
+            one = one._replace(log_weight=one.log_weight - jnp.log(many.log_weight.shape[1]))
+            return Pieces(*(jnp.where(at_limit, a, b) for a, b in zip(many, one, strict=True)))
+
+        return entry
 
     def conditional(self, z):
         """Moments of a Gaussian that is clipped at the limits."""
