@@ -265,16 +265,19 @@ def test_tracking_by_range_and_bearing_finds_the_path():
 
 def mixed_series():
     y = np.stack([TWO[:, 0], RNG.poisson(2.0, 7), RNG.binomial(5, 0.4, 7)], 1).astype(float)
-    y[1, 0] = y[3, 1] = y[4, 2] = np.nan
+    y[1, 0] = y[3, 1] = y[4, 2] = np.nan  # one of each kind alone,
+    y[5, :2] = y[2] = np.nan  # two at once, and a time without any
     return gv.TimeSeries(TIMES, y)
 
 
 def test_a_gaussian_a_poisson_and_a_binomial_output_reach_the_optimum_of_the_dense_bound():
     """The bound of the discretised model over all Gaussians of the joint state, by quadrature and L-BFGS in SciPy."""
     H3 = np.array([[1.0, 0.2], [0.3, 0.8], [-0.4, 1.0]])
-    series = mixed_series()
-    post = gv.infer(linear(emission=H3, likelihood=[Gaussian(0.1), Poisson(), Binomial(5)]), series, dt=0.5)
+    series, offset = mixed_series(), np.array([0.4, 0.5, -0.6])
+    model = linear(emission=H3, offset=offset, likelihood=[Gaussian(0.1), Poisson(), Binomial(5)])
+    post = gv.infer(model, series, dt=0.25)
     n = len(post.times)
+    assert n >= 12
     prior = linear_joint(
         np.broadcast_to(A, (n - 1, 2, 2)), np.zeros((n - 1, 2)), 0.8 * np.eye(2), np.zeros(2), np.eye(2), post.times
     )
@@ -304,7 +307,7 @@ def test_a_gaussian_a_poisson_and_a_binomial_output_reach_the_optimum_of_the_den
         g_m, g_L = -P @ m, -P @ L
         for i, node in enumerate(post.node):
             rows = slice(2 * node, 2 * node + 2)
-            h, B = H3 @ m[rows], H3 @ L[rows]
+            h, B = H3 @ m[rows] + offset, H3 @ L[rows]
             sd = np.sqrt((B**2).sum(1))
             p, slope = densities([h[k] + sd[k] * x for k in range(3)], i)
             for k in range(3):
@@ -322,6 +325,7 @@ def test_a_gaussian_a_poisson_and_a_binomial_output_reach_the_optimum_of_the_den
         method="L-BFGS-B",
         options={"maxiter": 20000, "maxfun": 40000, "gtol": 1e-7, "ftol": 1e-15},
     )
+    assert np.abs(best.jac).max() < TOLERANCES["stationary"]
     assert_close(post.elbo, -best.fun, "optimum", size=1.0)
     assert_close(post.mean.ravel(), best.x[: 2 * n], "optimum_moments")
 
