@@ -11,7 +11,7 @@ from girsanov.chain.moments import Moments, expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Smoothed, smooth
 from girsanov.inference.careful import Path, bound
-from girsanov.inference.continuous import ContinuousSites, Process, distance, evaluate_continuous
+from girsanov.inference.continuous import ContinuousSites, ContinuousTrial, Process, distance, evaluate_continuous
 from girsanov.inference.loop import Run
 from girsanov.inference.objective import Posed, compose, evaluate
 from girsanov.inference.status import Status
@@ -81,8 +81,9 @@ def quadrature_error(
         better, given = (float(_careful(p, root)) for p in (fine, problem))
         return QuadratureError(better - given, 0.0)
     if isinstance(sites, ContinuousSites):
-        (better, there), (given, here) = (_continuous(p, sites) for p in (fine, problem))
-        return QuadratureError(float(better - given), float(_apart(problem, there, here)))
+        better, given = (_evaluated(p, sites) for p in (fine, problem))
+        there, here = (_process(_evaluated(p, e.target)) for p, e in ((fine, better), (problem, given)))
+        return QuadratureError(float(better.elbo - given.elbo), float(_apart(problem, there, here)))
     (better, there), (given, here) = (_discrete(p, moments) for p in (fine, problem))
     return QuadratureError(float(better - given), float(_squared_length(eta, there - here)))
 
@@ -105,12 +106,8 @@ def _squared_length(eta: NaturalChain, residual: NaturalChain):
     return inner(residual, jax.jvp(lambda e: expectations(smooth(e).moments), (eta,), (residual,))[1])
 
 
-@compiled
-def _continuous(problem: Posed, sites: ContinuousSites):
-    """Return the bound, and the process that its gradient leads to."""
-    here = evaluate_continuous(problem, sites)
-    there = evaluate_continuous(problem, here.target)
-    return here.elbo, Process(there.eta, there.moments, there.own)
+_evaluated, _apart = compiled(evaluate_continuous), compiled(distance)
 
 
-_apart = compiled(distance)
+def _process(trial: ContinuousTrial) -> Process:
+    return Process(trial.eta, trial.moments, trial.own)
