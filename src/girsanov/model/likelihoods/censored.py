@@ -13,7 +13,8 @@ from girsanov._core.checks import as_floats
 from girsanov._core.precision import parameter
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
-from girsanov.model.likelihoods.base import Elementwise, check_parameter, quadrature_sums, two_scale_nodes
+from girsanov.model.likelihoods.base import Elementwise, check_parameter
+from girsanov.model.likelihoods.integrals import quadrature_sums, two_scale_nodes
 from girsanov.model.predictive import Belief, Entry, Pieces, beyond, reading
 
 

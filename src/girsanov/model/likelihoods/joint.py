@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov.model.likelihoods.base import Elementwise, Likelihood, as_text, check_shapes, pair_covariance
+from girsanov.model.likelihoods.base import Elementwise, Likelihood, as_text, check_shapes
 from girsanov.model.likelihoods.gaussian import Gaussian
+from girsanov.model.likelihoods.integrals import pair_covariance
 from girsanov.model.likelihoods.positive import LogNormal
 from girsanov.model.predictive import in_parts, log_predictive
 

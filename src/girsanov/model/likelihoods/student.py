@@ -10,7 +10,8 @@ from jaxtyping import Float
 from girsanov._core.precision import parameter
 from girsanov._core.special import LOG_2PI, half_step_of_log_gamma
 from girsanov._core.types import Array
-from girsanov.model.likelihoods.base import Elementwise, check_parameter, quadrature_sums, two_scale_nodes
+from girsanov.model.likelihoods.base import Elementwise, check_parameter
+from girsanov.model.likelihoods.integrals import quadrature_sums, two_scale_nodes
 from girsanov.model.predictive import scale_mixture
 
 
