@@ -253,6 +253,8 @@ def nodes():
 
 
 EXPECTED = compiled(lambda lik, *args: lik.expected(*args))
+EXPECTED_FINELY = compiled(lambda lik, *args: lik.expected_finely(*args))
+PARAMETERS = compiled(eqx.filter_grad(lambda lik, *args: lik.expected(*args)[0]))
 LOG_PREDICTIVE = compiled(lambda lik, *args: lik.log_predictive(*args))
 PREDICTIVE = compiled(lambda lik, *args: lik.predictive(*args))
 LOG_PROB = compiled(lambda lik, *args: lik.log_prob(*args))
@@ -300,6 +302,39 @@ def test_expected_log_density_is_the_integral(likelihood, y, reference):
         assert g_mean.shape == (2,)
         assert g_V.shape == (2, 2)
         assert_close(value, w @ log_density(y, z, keep), "integral", str(keep))
+
+
+@pytest.mark.parametrize(("likelihood", "y", "reference"), CASES)
+def test_more_nodes_give_the_same_integral(likelihood, y, reference):
+    log_density, _ = reference
+    z, w = nodes()
+    assert_close(EXPECTED_FINELY(likelihood, y, BOTH, MEAN, V)[0], w @ log_density(y, z, BOTH), "integral")
+
+
+def with_parameter(likelihood, i, where, step):
+    """The likelihood with one entry of its i-th array changed."""
+    leaves, tree = jax.tree.flatten(likelihood)
+    leaves[i] = np.array(leaves[i])
+    leaves[i][where] += step
+    return jax.tree.unflatten(tree, leaves)
+
+
+@pytest.mark.parametrize(("likelihood", "y", "reference"), [c for c in CASES if jax.tree.leaves(c.values[0])])
+def test_derivatives_in_the_parameters(likelihood, y, reference):
+    """Of the expected log density, which learning climbs, against central differences; one output may be missing."""
+    arrays, _ = eqx.partition(likelihood, eqx.is_array)
+    if not jax.tree.leaves(arrays):
+        return  # a plain function, whose parameters are fixed
+    for keep in PATTERNS[:2]:
+        gradient = jax.tree.leaves(PARAMETERS(likelihood, y, keep, MEAN, V))
+        for i, leaf in enumerate(jax.tree.leaves(arrays)):
+            for where in np.ndindex(leaf.shape):
+                step = 1e-5 * max(abs(leaf[where]), 1e-2)
+                up, down = (
+                    float(EXPECTED(with_parameter(likelihood, i, where, s), y, keep, MEAN, V)[0]) for s in (step, -step)
+                )
+                size = max(1.0, np.abs(gradient[i]).max())
+                assert_close(gradient[i][where], (up - down) / (2.0 * step), "gradient", str(where), size=size)
 
 
 @pytest.mark.parametrize(("likelihood", "y", "reference"), CASES)
@@ -360,6 +395,89 @@ def test_log_predictive_density_where_the_observation_is_sharper_than_the_state(
     wanted = scipy.special.logsumexp(log_density(y, z) + scipy.stats.norm.logpdf(z, mean, var**0.5)) + np.log(step)
     got = LOG_PREDICTIVE(likelihood, np.array([y]), BOTH[:1], np.array([mean]), np.array([[var]]))
     assert abs(float(got) - wanted) < TOLERANCES["nlpd"]
+
+
+def gaussian_entry(variance):
+    return lambda y, z: scipy.stats.norm.logpdf(y, z, np.sqrt(variance))
+
+
+def gamma_entry(k):
+    return lambda y, z: scipy.stats.gamma.logpdf(y, k, scale=np.exp(z) / k)
+
+
+def log_normal_entry(y, z):
+    return scipy.stats.norm.logpdf(np.log(y), z, 0.1) - np.log(y)
+
+
+def binomial_entry(y, z):
+    return np.log(scipy.special.binom(50, y)) - y * np.logaddexp(0.0, -z) - (50 - y) * np.logaddexp(0.0, z)
+
+
+def negative_binomial_entry(y, z):
+    return (
+        scipy.special.gammaln(y + 0.5)
+        - scipy.special.gammaln(0.5)
+        - scipy.special.gammaln(y + 1.0)
+        + y * (z - np.log(0.5))
+        - (y + 0.5) * np.logaddexp(0.0, z - np.log(0.5))
+    )
+
+
+def plain_poisson(y, z):
+    return y * z - np.exp(z) - scipy.special.gammaln(y + 1.0)
+
+
+# class: [(example of one output, value, mean of z, log density of it in SciPy)], the value far from what was expected
+FAR: dict[type[Likelihood], list] = {
+    Gaussian: [(Gaussian(0.01), 15.0, 0.3, gaussian_entry(0.01))],
+    StudentT: [(StudentT(0.05, 3.0), 40.0, 0.3, lambda y, z: scipy.stats.t.logpdf(y, 3.0, loc=z, scale=0.05))],
+    Censored: [
+        (Censored(0.01, low=0.0), 0.0, 8.0, lambda y, z: scipy.stats.norm.logcdf(-z / 0.1)),
+        (Censored(0.01, low=0.0), 20.0, 0.3, gaussian_entry(0.01)),
+    ],
+    Poisson: [(Poisson(), 400.0, 0.3, plain_poisson), (Poisson(), 0.0, 6.0, plain_poisson)],
+    NegativeBinomial: [(NegativeBinomial(0.5), 1000.0, 0.3, negative_binomial_entry)],
+    Binomial: [(Binomial(50), 50.0, -6.0, binomial_entry), (Binomial(50), 0.0, 6.0, binomial_entry)],
+    Bernoulli: [(Bernoulli(), 1.0, -30.0, lambda y, z: -np.logaddexp(0.0, -z))],
+    Ordinal: [(Ordinal([-1.0, 0.2, 1.5]), 3.0, -20.0, lambda y, z: -np.logaddexp(0.0, 1.5 - z))],
+    Gamma: [(Gamma(2.5), 1e-3, 0.3, gamma_entry(2.5)), (Gamma(2.5), 1e3, 0.3, gamma_entry(2.5))],
+    LogNormal: [(LogNormal(0.01), 1e6, 0.3, log_normal_entry)],
+    StochasticVolatility: [
+        (StochasticVolatility(), y, 0.3, lambda y, z: scipy.stats.norm.logpdf(y, scale=np.exp(0.5 * z)))
+        for y in (50.0, 1e-8, 0.0)
+    ],
+    FromDistribution: [(FromDistribution(lambda z: dist.Poisson(jnp.exp(z))), 400.0, 0.3, plain_poisson)],
+    Joint: [(Joint([Poisson()]), 400.0, 0.3, plain_poisson)],
+}
+FAR_CASES = [pytest.param(*case, id=f"{kind.__name__}{i}") for kind in FAR for i, case in enumerate(FAR[kind])]
+
+
+def test_every_likelihood_has_a_value_far_out():
+    assert set(FAR) == set(LIKELIHOODS)
+
+
+@pytest.mark.parametrize(("likelihood", "y", "mean", "log_density"), FAR_CASES)
+def test_values_far_from_what_was_expected(likelihood, y, mean, log_density):
+    """The score by a fine grid that covers both q and the likelihood; E log p and its gradients for a narrow q."""
+    for var in (0.5, 25.0):
+        sd = np.sqrt(var)
+        z, step = np.linspace(mean - 40.0 * sd, mean + 40.0 * sd, 200_001, retstep=True)
+        with np.errstate(over="ignore"):
+            values = log_density(y, z)
+        weight = scipy.stats.norm.logpdf(z, mean, sd) + np.log(step)
+        given = np.array([y]), BOTH[:1], np.array([mean]), np.array([[var]])
+        wanted = scipy.special.logsumexp(values + weight)
+        assert abs(float(LOG_PREDICTIVE(likelihood, *given)) - wanted) < TOLERANCES["nlpd"] * max(
+            1.0, 0.01 * abs(wanted)
+        )
+        got = EXPECTED(likelihood, *given)
+        assert np.isfinite(np.concatenate([np.ravel(a) for a in got])).all()
+        if var < 1.0:
+            w, xi = np.exp(weight), (z - mean) / sd
+            values = np.where(w > 0.0, values, 0.0)  # 0 · ∞ far out
+            exact = w @ values, w @ (values * xi) / sd, 0.5 * w @ (values * (xi**2 - 1.0)) / var
+            for a, b in zip(got, exact, strict=True):
+                assert abs(float(np.squeeze(a)) - b) < TOLERANCES["integral"] * max(1.0, abs(exact[0])), (a, b)
 
 
 @pytest.mark.parametrize(("likelihood", "y", "reference"), CASES)
@@ -462,6 +580,7 @@ def bernoulli_entry(y, z):
 
 # likelihood, its log density in SciPy and the smallest scale of it, standard deviation of z
 SEVERAL = {
+    "limits": (Censored(0.04, low=0.0), lambda y, z: scipy.stats.norm.logcdf(-z / 0.2), 0.2, 3.0),
     "few counts": (Poisson(1.0), poisson_entry(1.0), 0.5, 3.0),
     "counts": (Poisson(100.0), poisson_entry(100.0), 0.05, 1.0),
     "many counts": (Poisson(1e4), poisson_entry(1e4), 0.008, 0.3),
@@ -480,7 +599,9 @@ def several(name, D, share):
     likelihood, log_density, width, sd = SEVERAL[name]
     mean, sd = np.linspace(0.2, -0.3, D), sd * SPREAD[:D]
     z = mean + sd * (np.sqrt(share) * 0.8 + np.sqrt(1.0 - share) * OWN[:D])
-    if isinstance(likelihood, Poisson):
+    if isinstance(likelihood, Censored):
+        y = np.zeros(D)  # all below the limit, wherever they were expected
+    elif isinstance(likelihood, Poisson):
         y = np.round(likelihood.exposure * np.exp(z))
     else:
         y = np.where(z > 0.0, 1.0, 0.0) if isinstance(likelihood, Bernoulli) else z + likelihood.scale * NOISE[:D]

@@ -3,6 +3,7 @@
 import math
 from itertools import combinations_with_replacement
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from girsanov._core.precision import float64
 from girsanov.data.grid import regular_grid
 from girsanov.inference.quadrature_check import quadrature_error
 from girsanov.model.quadrature import default_quadrature, richer
+from girsanov.result.diagnosis import measured_quadrature
 
 
 def monomials(d: int, degree: int):
@@ -150,7 +152,106 @@ def checked(drift, quadrature, time="discrete"):
     method = gv.CVIDP(quadrature=quadrature, tolerance=1e-7, time=time)
     problem = pose(model, series, regular_grid(series, 0.02, (0.0, 1.0)), method.rule(d))
     result, _ = method.solve(problem)
-    return result, quadrature_error(problem, result)
+    return result, quadrature_error(problem, result.eta, result.moments, result.sites)
+
+
+OBSERVED = np.array([0.4, 0.9, 1.3])
+
+
+class Wave(eqx.Module):
+    rate: np.ndarray
+
+    def __call__(self, x, t):
+        return jnp.sin(self.rate * x)
+
+
+def waves(rate, noise=0.5, **options):
+    """A scalar state seen through a sine: the posterior is wide, and the larger the rate, the more waves it covers."""
+    emission, likelihood = Wave(np.asarray(rate)), gv.likelihoods.Gaussian(noise)
+    model = gv.Model(gv.OrnsteinUhlenbeck(0.5), 4.0, emission=emission, likelihood=likelihood)
+    series = gv.TimeSeries(OBSERVED, [0.2, -0.5, 0.3])
+    return gv.infer(model, series, dt=0.1, span=(0.0, 1.5), progress=False, **options)
+
+
+def expected_log_density(post, rate, noise, xi, w):
+    """Σ E log N(y; sin(rate x), noise) under q, by the given nodes."""
+    m, sd = post.mean[post.node, 0], post.std[post.node, 0]
+    z = np.sin(rate * (m[:, None] + sd[:, None] * xi))
+    e = post.series.values - z
+    return (-0.5 * (e**2 / noise + np.log(2.0 * np.pi * noise)) @ w).sum()
+
+
+def test_the_error_of_an_emission_is_that_of_its_integrals():
+    """The bound at q changes by what the integrals of the log density change, from the rule to a fine grid."""
+    post = waves(1.0)
+    problem = pose(post.model, post.series, post.grid, gv.GaussHermite(8).rule(1))
+    found = float64(quadrature_error)(problem, post.natural, post.moments, None)
+    grid = np.linspace(-10.0, 10.0, 4001)
+    density = np.exp(-0.5 * grid**2)
+    exact = expected_log_density(post, 1.0, 0.5, grid, density / density.sum())
+    wanted = exact - expected_log_density(post, 1.0, 0.5, problem.rule.nodes[0], problem.rule.weights)
+    assert abs(wanted) > TOLERANCES["converged"]
+    assert_close(found.bound, wanted, "integral")
+
+
+def test_an_emission_that_the_rule_does_not_resolve_is_told():
+    with pytest.warns(UserWarning, match=r"drift, or the emission.*nats; use .*GaussHermite\(48\)"):
+        post = waves(8.0, noise=2.0)
+    assert post.status == "quadrature" and post.quadrature_error > 0.05
+
+
+def test_a_smooth_emission_is_not_complained_of():
+    post = waves(0.3)
+    assert post.converged and post.quadrature_error < TOLERANCES["optimum"]
+
+
+@pytest.mark.slow
+def test_a_sharp_range_without_a_bearing_is_told():
+    """The run stays on the origin, about which the density is a ring far sharper than the rule."""
+    emission = lambda x, t: jnp.sqrt(x @ x)[None]  # noqa: E731
+    start = gv.GaussianState([0.0, 0.0], 1.0)
+    model = gv.Model(gv.OrnsteinUhlenbeck([1.0, 1.0]), 1.0, start, gv.likelihoods.Gaussian(1e-4), emission=emission)
+    with pytest.warns(UserWarning, match=r"GaussHermite\(16\)"):
+        post = gv.infer(model, gv.TimeSeries(OBSERVED, [0.4, 0.7, 1.0]), dt=0.1, span=(0.0, 1.5), progress=False)
+    assert post.status == "quadrature"
+
+
+WELL = gv.Model(gv.DoubleWell(4.0), likelihood=gv.likelihoods.Gaussian(0.1))
+SMOOTH = {
+    "double well": (WELL, gv.CVIDP()),
+    "in continuous time": (WELL, gv.CVIDP(time="continuous")),
+    "by VDP": (WELL, gv.VDP()),
+    "two coordinates": (gv.Model(gv.VanDerPol(), emission=[[1.0, 0.0]]), gv.CVIDP()),
+    "without noise of its own": (gv.Model(gv.Duffing(), [0.0, 1.0], emission=[[1.0, 0.0]]), gv.CVIDP()),
+    "heavy tails": (gv.Model(gv.OrnsteinUhlenbeck(1.0), likelihood=gv.likelihoods.StudentT(0.05)), gv.CVIDP()),
+    "three coordinates": (gv.Model(gv.Lorenz63(), emission=[[1.0, 0.0, 0.0]]), gv.CVIDP()),
+}
+QUICK = ("double well", "by VDP")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in SMOOTH])
+def test_smooth_models_have_no_quadrature_error(name):
+    model, method = SMOOTH[name]
+    post = gv.infer(model, gv.TimeSeries(OBSERVED, [0.2, -0.5, 0.3]), 0.02, (0.0, 1.5), method=method, progress=False)
+    assert post.quadrature_error is None  # `infer` does not pay for it where the emission is linear
+    assert float64(measured_quadrature)(post) < TOLERANCES["optimum"]
+
+
+def test_quadrature_over_a_single_output_is_checked_too():
+    """A coin whose probability goes from 0 to 1 within a small part of q: 32 nodes do not resolve that."""
+    model = gv.Model(gv.OrnsteinUhlenbeck(0.1), 1e4, likelihood=gv.likelihoods.Bernoulli())
+    post = gv.infer(model, gv.TimeSeries(OBSERVED, [1.0, 0.0, 1.0]), 0.1, (0.0, 1.5), progress=False)
+    assert float64(measured_quadrature)(post) > TOLERANCES["converged"]
+
+
+@pytest.mark.slow
+def test_the_check_knows_the_rule_of_the_run(tmp_path):
+    """A rule of many points is compared with one of more, also after the posterior was saved."""
+    post = waves(8.0, noise=2.0, method=gv.CVIDP(quadrature=gv.GaussHermite(60)))
+    again = gv.load(post.save(tmp_path / "run.gv"), emission=post.model.emission)
+    np.testing.assert_array_equal(again.rule.nodes, post.rule.nodes)
+    assert again.rule.nodes.shape == (1, 60) and richer(again.rule).nodes.shape == (1, 90)
+    assert again.quadrature_error == post.quadrature_error
 
 
 @pytest.mark.slow

@@ -80,6 +80,7 @@ def test_what_is_right_is_trusted():
     exact = exact_smoother(model, series, **GRID).log_evidence
     number = found.elbo if found.verdict == "trust the bound" else found.log_evidence
     assert found.verdict.startswith("trust") and abs(number - exact) < TOLERANCES["trusted"]
+    assert found.quadrature_error < TOLERANCES["optimum"] and "quadrature" not in found.message
     assert abs(found.log_evidence - exact) < ERRORS * found.standard_error
 
 
@@ -89,6 +90,22 @@ def test_a_run_that_did_not_converge_is_not_the_bound_to_trust():
     stopped = dataclasses.replace(post, status="max_iterations")
     found = stopped.diagnose(key=jax.random.key(0), n=500)
     assert found.verdict == "trust the corrected estimate" and "'max_iterations'" in found.message
+
+
+@pytest.mark.slow
+def test_a_quadrature_that_does_not_resolve_the_drift_is_told():
+    """A drift of many waves over the width of q, by a few points, and by as many as it takes."""
+    model = gv.Model(gv.Sine(2.0) + (lambda x, t: 3.0 * jnp.sin(4.0 * x)), 0.5, likelihood=gv.likelihoods.Gaussian(0.3))
+    few, many = (
+        gv.infer(model, near_zero(), **GRID, method=gv.CVIDP(quadrature=gv.GaussHermite(n)), progress=False)
+        for n in (5, 40)
+    )
+    found = few.diagnose(key=jax.random.key(0), n=500)
+    assert found.quadrature_error > 0.05 and found.verdict != "trust the bound"
+    assert f"quadrature error {found.quadrature_error:.2g}" in repr(found)
+    assert "The quadrature does not resolve the drift" in found.message and "gv.GaussHermite(10)" in found.message
+    better = many.diagnose(key=jax.random.key(0), n=500)
+    assert better.quadrature_error < TOLERANCES["optimum"] and "quadrature" not in better.message
 
 
 def test_the_filter_of_two_states_of_which_one_sum_is_seen():

@@ -124,7 +124,10 @@ CASES = {
         lambda: gv.likelihoods.Ordinal([1.0, 0.0]),
         r"cutpoints must be finite and increase.*1\.0, 0\.0",
     ),
-    "one cutpoint as a number": (lambda: gv.likelihoods.Ordinal(1.0), r"cutpoints must have shape \(K,\), got \(\)"),
+    "one cutpoint as a number": (
+        lambda: gv.likelihoods.Ordinal(1.0),
+        r"cutpoints must have shape \(K,\) with K ≥ 1, got \(\)",
+    ),
     "limits the wrong way": (lambda: gv.likelihoods.Censored(1.0, 2.0, 1.0), r"low < high, got low = 2\.0"),
     "no distribution": (lambda: gv.likelihoods.FromDistribution(3.0), r"takes a function of z.*got 3\.0"),
     "a function that is no distribution": (

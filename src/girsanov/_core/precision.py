@@ -85,13 +85,13 @@ def in_a_users_program(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def parameter(value: Any) -> Any:
-    """Copy a value to a read-only float64 array; a tracer of JAX is returned unchanged.
+def parameter(value: Any, name: str = "parameters") -> Any:
+    """Copy a value to a read-only float64 array; a tracer of JAX is returned unchanged. Errors call it `name`.
 
     JAX traces such an array, so a changed value does not lead to a new compilation. Because it is a copy, the model
     does not change when the user writes to the original array.
     """
-    return value if isinstance(value, Tracer) else frozen(as_floats("parameters", value))
+    return value if isinstance(value, Tracer) else frozen(as_floats(name, value))
 
 
 def frozen(a: np.ndarray) -> np.ndarray:

@@ -74,7 +74,24 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
         raise ValueError(f"{path}, line {gone[0]}, column {time!r}: the time is missing; drop that row")
     counted = not dated or all(_number(text) is not None for text in texts)
     times = numbers(time, _AS_DATES, truth=False) if counted else np.array(texts)
-    return Columns(times, *_stacked(numbers, names, sds))
+    read = Columns(times, *_stacked(numbers, names, sds))
+    _check_errors(read, names, sds, lambda i, name: f"{path}, line {lines[i]}, column {name!r}")
+    return read
+
+
+def _check_errors(read: Columns, names: list[str], sds: list[str], place: Callable[[int, str], str]) -> None:
+    """Raise a ValueError for an error that is missing where there is a value, negative or infinite."""
+    if read.errors is None:
+        return
+    sd = read.errors
+    lacking = np.isnan(sd) & ~np.isnan(read.values)
+    for bad, what in ((lacking, "missing"), (np.isinf(sd), "infinite"), (sd < 0.0, "negative")):
+        if bad.any():
+            i, j = (int(k) for k in np.argwhere(bad)[0])
+            raise ValueError(
+                f"{place(i, sds[j])}: the error of {names[j]!r} is {what} ({sd[i, j]:g}); errors are standard "
+                "deviations: write a number that is not negative, or leave the value out"
+            )
 
 
 def _stacked(column: Callable[[str], np.ndarray], names: list[str], sds: list[str]) -> tuple[Any, Any]:
@@ -90,7 +107,9 @@ def read_frame(frame: Any, time: str, values: Names, errors: Names, dated: bool,
     names, sds = _names([str(c) for c in frame.columns], time, values, errors, source)
     frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
     times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
-    return Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds))
+    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds))
+    _check_errors(read, names, sds, lambda i, name: f"{source}, column {name!r}, row {i}")
+    return read
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -132,6 +151,8 @@ def _names(columns: list[str], time: str, values: Names, errors: Names, source: 
             raise ValueError(f"{source} has no column {name!r}; its columns are {columns}")
         if columns.count(name) > 1:
             raise ValueError(f"{source} has {columns.count(name)} columns {name!r}: rename one of them")
+    if time in sds:
+        raise ValueError(f"{time!r} is the column of the times and cannot be one of the errors={sds} too")
     if time in names:
         raise ValueError(f"{time!r} is the column of the times and cannot be one of the values too")
     twice = next((name for name, n in Counter(names).items() if n > 1), None)

@@ -248,7 +248,7 @@ def _as_errors(errors: Any, t: np.ndarray, observed: np.ndarray) -> np.ndarray:
     if sd.shape != observed.shape:
         raise ValueError(
             f"errors must have the shape of the values, {observed.shape}, got {np.shape(errors)}; give one standard "
-            "deviation for each value"
+            "deviation for each value, such as np.full_like(values, 0.1) where all are alike"
         )
     for bad, what in ((np.isnan(sd) & observed, "missing"), (np.isinf(sd), "infinite"), (sd < 0.0, "negative")):
         if bad.any():

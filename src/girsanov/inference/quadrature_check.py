@@ -1,6 +1,6 @@
-"""The quadrature error of a result, found by evaluating the bound and its gradient again by a rule of higher degree."""
+"""The quadrature error of a posterior, found by evaluating the bound and its gradient again by a richer rule."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,22 +9,23 @@ import jax.numpy as jnp
 from girsanov._core.compile import compiled
 from girsanov.chain.moments import Moments, expectations
 from girsanov.chain.natural import NaturalChain, inner
-from girsanov.chain.smoother import Engine, Smoothed, smooth
+from girsanov.chain.smoother import Smoothed, smooth
 from girsanov.inference.careful import Path, bound
-from girsanov.inference.continuous import ContinuousSites, Process, distance, evaluate_continuous
+from girsanov.inference.continuous import ContinuousSites, ContinuousTrial, Process, distance, evaluate_continuous
 from girsanov.inference.loop import Run
 from girsanov.inference.objective import Posed, compose, evaluate
 from girsanov.inference.status import Status
-from girsanov.model.quadrature import richer
+from girsanov.model.quadrature import Rule, richer, stronger
 
 
 class QuadratureError(NamedTuple):
-    """The difference between a result and the result by a more accurate quadrature rule.
+    """The difference between a quadrature rule and a more accurate one, at one q.
 
     Attributes:
-        bound: the bound by the more accurate rule at the same q, minus the bound of the result, in nats.
-        decrement: rᵀFr by the more accurate rule, in nats. It is about twice the gain in the bound that a run with that
-            rule would still make, and of the size of the divergence between q and the optimum for that rule.
+        bound: the bound by the more accurate rule minus the bound by the rule, in nats.
+        decrement: rᵀFr in nats, where r is the difference of the gradients and F the Fisher information of q. At the
+            optimum by the rule it is about twice the gain in the bound that a run with the more accurate rule would
+            still make, and of the size of the divergence between q and the optimum for that rule.
     """
 
     bound: float
@@ -36,19 +37,55 @@ class QuadratureError(NamedTuple):
         return max(abs(self.bound), abs(self.decrement))
 
 
-_FROM = 4  # smallest dimension that is checked; in lower ones the error of the default rules is far below a tolerance
+_FROM = 4  # smallest dimension in which every run is checked: for smooth drifts in lower ones the rules are near exact
 _LARGE = 0.05  # nats; with errors of this size, standard deviations were found to be off by some 5 %
 
 
 def checked_quadrature(problem: Posed, result: Run) -> Run:
-    """Add the quadrature error to a result, from four dimensions on; a large one changes its status to `quadrature`."""
-    if problem.model.dim < _FROM or result.status is Status.BAD_START:
+    """Add the quadrature error to a result; a large one changes its status to `quadrature`.
+
+    It is checked from four dimensions on, and if the emission is not linear or the careful algorithm made the result.
+    """
+    checked = problem.model.dim >= _FROM or not problem.model.observation.is_linear or result.root is not None
+    if not checked or result.status is Status.BAD_START:
         return result
-    error = quadrature_error(problem, result).nats
+    error = quadrature_error(problem, result.eta, result.moments, result.sites, result.root).nats
     result = result._replace(quadrature_error=error)
     if result.status is Status.CONVERGED and not error <= _LARGE:
-        return result._replace(status=Status.QUADRATURE, fault=f"{error:.2g} nats")
+        return result._replace(status=Status.QUADRATURE, fault=f"{error:.2g} nats; {remedy(problem.rule)}")
     return result
+
+
+def remedy(rule: Rule) -> str:
+    """Return what to do where a rule is not accurate enough."""
+    return f"use method=gv.CVIDP(quadrature={stronger(rule)})"
+
+
+def quadrature_error(
+    problem: Posed, eta: NaturalChain, moments: Moments, sites: Any, root: Path | None = None
+) -> QuadratureError:
+    """Compare `problem.rule` with a more accurate rule at one q.
+
+    Args:
+        problem: the model, the data on a grid, and the rule.
+        eta: q by its natural parameters.
+        moments: q by its moments.
+        sites: q by its sites, if these are `ContinuousSites`; others are not used.
+        root: q in square-root form, if its natural parameters have too few digits for a gradient.
+
+    Returns:
+        The differences of the bound and of its gradient.
+    """
+    fine = eqx.tree_at(lambda p: p.rule, problem, richer(problem.rule))
+    if root is not None:
+        better, given = (float(_careful(p, root)) for p in (fine, problem))
+        return QuadratureError(better - given, 0.0)
+    if isinstance(sites, ContinuousSites):
+        better, given = (_evaluated(p, sites) for p in (fine, problem))
+        there, here = (_process(_evaluated(p, e.target)) for p, e in ((fine, better), (problem, given)))
+        return QuadratureError(float(better.elbo - given.elbo), float(_apart(problem, there, here)))
+    (better, there), (given, here) = (_discrete(p, moments) for p in (fine, problem))
+    return QuadratureError(float(better - given), float(_squared_length(eta, there - here)))
 
 
 @compiled
@@ -57,32 +94,20 @@ def _careful(problem: Posed, q: Path):
 
 
 @compiled
-def _discrete(problem: Posed, eta: NaturalChain, q: Moments, engine: Engine):
-    elbo, sites = evaluate(problem, Smoothed(q, jnp.zeros(()), jnp.asarray(True)))
-    residual = compose(problem, sites) - eta
-
-    def smoothed(eta):
-        s = smooth(eta, engine)
-        return expectations(s.moments), s.log_det
-
-    (_, log_det), (F_r, _) = jax.jvp(smoothed, (eta,), (residual,))
-    return elbo - 0.5 * log_det, inner(residual, F_r)
+def _discrete(problem: Posed, q: Moments):
+    """Return the bound, but for the entropy of q, and the natural parameters that its gradient is."""
+    value, sites = evaluate(problem, Smoothed(q, jnp.zeros(()), jnp.asarray(True)))
+    return value, compose(problem, sites)
 
 
 @compiled
-def _continuous(problem: Posed, sites: ContinuousSites):
-    here = evaluate_continuous(problem, sites)
-    there = evaluate_continuous(problem, here.target)
-    return here.elbo, distance(problem, *(Process(trial.eta, trial.moments, trial.own) for trial in (there, here)))
+def _squared_length(eta: NaturalChain, residual: NaturalChain):
+    """Return rᵀFr, where F = ∂μ/∂η."""
+    return inner(residual, jax.jvp(lambda e: expectations(smooth(e).moments), (eta,), (residual,))[1])
 
 
-def quadrature_error(problem: Posed, result: Run, engine: Engine = "auto") -> QuadratureError:
-    """Compare the result of a run by `problem.rule` with a more accurate rule at the same q."""
-    checked = eqx.tree_at(lambda p: p.rule, problem, richer(problem.rule))
-    if result.root is not None:  # its natural parameters have too few digits for a gradient
-        return QuadratureError(float(_careful(checked, result.root)) - result.elbo, 0.0)
-    if isinstance(result.sites, ContinuousSites):
-        elbo, decrement = _continuous(checked, result.sites)
-    else:
-        elbo, decrement = _discrete(checked, result.eta, result.moments, engine)
-    return QuadratureError(float(elbo) - result.elbo, float(decrement))
+_evaluated, _apart = compiled(evaluate_continuous), compiled(distance)
+
+
+def _process(trial: ContinuousTrial) -> Process:
+    return Process(trial.eta, trial.moments, trial.own)

@@ -45,9 +45,8 @@ _MESSAGES = {
         "its digits are not reliable"
     ),
     Status.QUADRATURE: (
-        "the run met its tolerance, but its quadrature rule does not resolve the drift: use "
-        "quadrature=gv.GaussHermite(5), or gv.MonteCarlo in many dimensions. The difference from a more accurate rule "
-        "is too large"
+        "the run met its tolerance, but its quadrature rule does not resolve the drift, or the emission where that is "
+        "not linear. The difference from a more accurate rule is too large"
     ),
     Status.BOUNDARY: (
         "the posterior comes close to an end of the states that the noise allows, where "

@@ -13,11 +13,12 @@ from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
 from girsanov.data.series import TimeSeries
 from girsanov.inference.boundary import checked_boundary
-from girsanov.inference.cvi_dp import check_method
+from girsanov.inference.cvi_dp import CVIDP, check_method
 from girsanov.inference.functional import lay_out
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, reject_unknown
 from girsanov.inference.objective import Posed
+from girsanov.inference.quadrature_check import checked_quadrature
 from girsanov.inference.status import Status
 from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume
 from girsanov.learning.climb import climb
@@ -137,7 +138,7 @@ def learn(
         fits = together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
     warn_unresolved(fits[0].posterior, stacklevel=4)
-    if fits[0].status in ("stalled", "ill_conditioned", "boundary"):
+    if fits[0].status in ("stalled", "ill_conditioned", "quadrature", "boundary"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
@@ -157,10 +158,14 @@ def _first_e_step(problem: Posed, series, spec, method, priors, resume, say) -> 
 
 def _finish(learner, theta, result, status, series, standard_errors: bool, resume) -> Fit:
     message, errors, covariance = _MESSAGES[status], None, None
-    result = checked_boundary(learner.at(theta), result)
+    model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
+    problem = eqx.tree_at(lambda p: p.stated, learner.problem, model)
+    if isinstance(learner.method, CVIDP):
+        result = checked_quadrature(problem, result)
+    result = checked_boundary(problem, result)
     if status == "converged" and result.status is not Status.CONVERGED:
-        named = result.status in (Status.ILL_CONDITIONED, Status.BOUNDARY)
-        status = result.status.name.lower() if named else "stalled"
+        told = result.status in (Status.ILL_CONDITIONED, Status.QUADRATURE, Status.BOUNDARY)
+        status = result.status.name.lower() if told else "stalled"
         message = f"the parameters have converged, but the posterior at them has not: {result.message}"
     if standard_errors:
         curvature = laplace(learner, theta, result)
@@ -169,9 +174,7 @@ def _finish(learner, theta, result, status, series, standard_errors: bool, resum
             status, message = "flat", curvature.message
         elif curvature.message:
             message = f"{message}; {curvature.message}"
-    model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
     seconds = time.perf_counter() - learner.begun
-    problem = eqx.tree_at(lambda p: p.stated, learner.problem, model)
     post = make_posterior(problem, result, series, run_history(result, []), seconds)
     history = learner.history(None if resume is None else resume.history)
     return Fit(model, post, history, tuple(p.path for p in learner.spec), status, message, errors, covariance)

@@ -121,11 +121,12 @@ class PathEstimate(abc.ABC):
         Returns:
             The root mean square error over all observed values.
         """
-        self._check_test(test)
+        self._check_test(test, scored=False)
         error = test.values - self.predict(test.times).mean
         return float(np.sqrt(np.mean(error[test.observed] ** 2)))
 
-    def _check_test(self, test: TimeSeries) -> None:
+    def _check_test(self, test: TimeSeries, scored: bool = True) -> None:
+        """Raise a ValueError unless the test data fit the model; with `scored`, also its likelihood."""
         if not isinstance(test, TimeSeries):
             raise ValueError(f"the test data must be a gv.TimeSeries, got {type(test).__name__}")
         if test.dim != self.model.data_dim:
@@ -138,6 +139,9 @@ class PathEstimate(abc.ABC):
                 f"the test series counts time in {test.unit} since {test.origin}, but the data in {series.unit} since "
                 f"{series.origin}; make the test series with unit={series.unit!r} and origin=series.origin"
             )
+        if scored:
+            self.model.likelihood.check(test.values, test.observed)
+            self.model.likelihood.check_errors(test.errors, test.observed)
 
     def _numbers(self, times: Any) -> np.ndarray:
         """Return the times as an array of numbers; dates are converted with the unit and origin of the data."""

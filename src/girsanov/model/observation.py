@@ -14,7 +14,7 @@ from girsanov._core.precision import frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.rows import Rows
 from girsanov.model.likelihoods import Gaussian, Likelihood, as_likelihood
-from girsanov.model.likelihoods.base import check_shapes
+from girsanov.model.likelihoods.base import as_text, check_shapes
 from girsanov.model.nonlinear import expectations, log_predictives, predictive
 from girsanov.model.quadrature import Rule
 
@@ -173,7 +173,9 @@ class LinearObservation(Observation):
 
     def gradients(self, rows, u, V, rule):
         def one(row, u, V):
-            return self.likelihood_of(row).expected(row.y, row.observed, u, V)
+            likelihood = self.likelihood_of(row)
+            expected = likelihood.expected_finely if rule.fine else likelihood.expected
+            return expected(row.y, row.observed, u, V)
 
         return jax.vmap(one)(rows, u, V)
 
@@ -274,8 +276,8 @@ def make_observation(likelihood: Any, emission: Any, offset: Any, d: int) -> Obs
     stated, likelihood = likelihood is not None, as_likelihood(likelihood)
     if not isinstance(likelihood, Likelihood):
         raise ValueError(
-            f"likelihood must come from girsanov.likelihoods, got {likelihood!r}; give one of those, or a list with "
-            "one for each output"
+            f"likelihood must come from girsanov.likelihoods, got {as_text(likelihood)}; give one of those, or a list "
+            "with one for each output"
         )
     emission = frozen(np.eye(d)) if emission is None else emission
     if isinstance(emission, np.ndarray) and not np.isfinite(emission).all():
@@ -285,7 +287,10 @@ def make_observation(likelihood: Any, emission: Any, offset: Any, d: int) -> Obs
     D = H.shape[0] if linear else _output_dimension(H, d)
     parts = getattr(likelihood, "parts", None)
     if parts is not None and len(parts) != D:
-        raise ValueError(f"the list of likelihoods has {len(parts)} entries, but an observation has {D} outputs")
+        raise ValueError(
+            f"the list of likelihoods has {len(parts)} entries, but an observation has {D} outputs; give one for each, "
+            f"or an emission with {len(parts)} rows"
+        )
     check_shapes(likelihood, D)
     kind = LinearObservation if linear else NonlinearObservation
     return kind(likelihood, H, _as_offset(offset, D), d, D, stated)
@@ -295,9 +300,12 @@ def as_emission(value: Any) -> Any:
     """Convert an emission to a read-only float64 matrix of shape (D, d); a callable and None stay as they are."""
     if value is None or (callable(value) and not hasattr(value, "shape")):
         return value
-    H = parameter(value)
+    H = parameter(value, "emission")
     if H.ndim != 2:
-        raise ValueError(f"emission must be a matrix of shape (D, d) or a callable g(x, t), got shape {H.shape}")
+        raise ValueError(
+            f"emission must be a matrix of shape (D, d) or a callable g(x, t), got shape {H.shape}; write "
+            "[[1.0, 0.0]] for one output that is the first of two coordinates"
+        )
     return H
 
 
@@ -305,7 +313,12 @@ def _as_offset(value: Any, D: int) -> Any:
     """Convert an offset to a read-only float64 vector of shape (D,); None stays None."""
     if value is None:
         return None
-    c = parameter(value)
+    if callable(value) and not hasattr(value, "shape"):
+        raise ValueError(
+            f"offset must be a scalar or of shape ({D},), one for each output, got a function; an emission that is a "
+            "function emission(x, t) can add what depends on time"
+        )
+    c = parameter(value, "offset")
     if c.ndim > 1 or (c.ndim == 1 and c.shape != (D,)):
         raise ValueError(f"offset must be a scalar or of shape ({D},), one for each output, got shape {c.shape}")
     if not isinstance(c, np.ndarray):
@@ -329,8 +342,8 @@ def _output_dimension(emission: Callable, d: int) -> int:
     shape = getattr(out, "shape", None)
     if shape is None or len(shape) != 1 or shape[0] == 0:
         raise ValueError(
-            f"the emission must return an array of shape (D,) for a state of shape ({d},), got {shape}; "
-            "use jnp.stack or jnp.atleast_1d"
+            f"the emission must return an array of shape (D,) for a state of shape ({d},), got "
+            f"{shape if shape is not None else type(out).__name__}; use jnp.stack or jnp.atleast_1d"
         )
     if not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(f"the emission must return real floating-point numbers, got {out.dtype}; multiply it by 1.0")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float
 
 from girsanov._core.special import LOG_2PI, log_stirling
@@ -243,6 +244,32 @@ def reading(y: Float[Array, ""], variance: Float[Array, ""]) -> Entry:
         log_weight = -0.5 * ((y - b.c) ** 2 / total + jnp.log(total) + LOG_2PI)
         shape = (len(b.c), 1)
         return Pieces(log_weight[:, None], jnp.broadcast_to(y, shape), jnp.broadcast_to(variance, shape))
+
+    return entry
+
+
+def beyond(limit: Float[Array, ""], side: Float[Array, ""], variance: Float[Array, ""]) -> Entry:
+    """Return the pieces of an entry that says that z plus Gaussian noise lies beyond a limit, above it if side = 1.
+
+    They are readings limit + side · r with r ≥ 0. Their density N(c, v + variance) is cut off at the limit, so that the
+    nodes are those of Gauss–Legendre from there, or from where the density begins, to where it ends.
+    """
+    x, w = np.polynomial.legendre.leggauss(_POINTS)
+    nodes, log_w = 0.5 * (x + 1.0), np.log(0.5 * w)
+
+    def ends(c, v):
+        sd = jnp.sqrt(v + variance)
+        inside = side * (c - limit) / sd  # standard deviations by which the mean lies beyond the limit
+        far = inside + jnp.sqrt(2.0 * _DROP + jnp.minimum(inside, 0.0) ** 2)
+        return sd * jnp.maximum(inside - (2.0 * _DROP) ** 0.5, 0.0), sd * far
+
+    def entry(b: Belief) -> Pieces:
+        (low, high), (near, far) = ends(b.c, b.v), ends(b.c + b.shift, b.rest)
+        low, high = jnp.minimum(low, near), jnp.maximum(high, far)
+        y = limit + side * (low[:, None] + (high - low)[:, None] * nodes)
+        total = (b.v + variance)[:, None]
+        log_normal = -0.5 * ((y - b.c[:, None]) ** 2 / total + jnp.log(total) + LOG_2PI)
+        return Pieces(log_normal + log_w + jnp.log(high - low)[:, None], y, jnp.broadcast_to(variance, y.shape))
 
     return entry
 

@@ -18,10 +18,14 @@ _MOST_POINTS = {1: 100, 2: 60, 3: 24}  # largest number of nodes per dimension o
 
 
 class Rule(eqx.Module):
-    """Nodes ξ of shape (d, n) and weights of shape (n,) that sum to one."""
+    """Nodes ξ of shape (d, n) and weights of shape (n,) that sum to one.
+
+    `fine` says that other quadratures, those of likelihoods over single outputs, take more nodes than usual too.
+    """
 
     nodes: Float[Array, "d n"]
     weights: Float[Array, " n"]
+    fine: bool = eqx.field(static=True, default=False)
 
 
 class GaussHermite(eqx.Module):
@@ -173,11 +177,21 @@ def richer(rule: Rule) -> Rule:
     """
     d, n = rule.nodes.shape
     if d > max(_CHECK_POINTS):
-        return _fully_symmetric_7(d)
-    points = _CHECK_POINTS[d]
-    if d in _TENSOR_POINTS:
-        points = min(max(points, math.ceil(1.5 * n ** (1.0 / d))), _MOST_POINTS[d])
-    return GaussHermite(points).rule(d)
+        better = _fully_symmetric_7(d)
+    else:
+        points = _CHECK_POINTS[d]
+        if d in _TENSOR_POINTS:
+            points = min(max(points, math.ceil(1.5 * n ** (1.0 / d))), _MOST_POINTS[d])
+        better = GaussHermite(points).rule(d)
+    return Rule(better.nodes, better.weights, fine=True)
+
+
+def stronger(rule: Rule) -> str:
+    """Return the call that makes a rule to use instead of one that is not accurate enough."""
+    d, n = rule.nodes.shape
+    if d in _MOST_POINTS and n < _MOST_POINTS[d] ** d:
+        return f"gv.GaussHermite({min(2 * math.ceil(n ** (1.0 / d) - 1e-9), _MOST_POINTS[d])})"
+    return "gv.GaussHermite(5)" if d in _CHECK_POINTS and n < 5**d else "gv.MonteCarlo(samples, key)"
 
 
 def _fully_symmetric_7(d: int) -> Rule:

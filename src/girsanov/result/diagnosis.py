@@ -1,4 +1,4 @@
-"""The diagnosis of a posterior q: importance weights of its paths, a filter that does not rely on q, and a verdict.
+"""The diagnosis of a posterior q: importance weights of its paths, a filter that does not rely on q, its quadrature.
 
 The importance weights are w = p(x, y)/q(x) for x ~ q. Their mean is an unbiased estimate of the evidence, E log w is
 the evidence bound, and the shape of their upper tail, Pareto's k̂, says whether the mean can be trusted (Vehtari et al.
@@ -21,7 +21,12 @@ from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.chain.sampling import sample
 from girsanov.chain.transitions import Transitions
+from girsanov.data.on_grid import on_grid
+from girsanov.inference.continuous import ContinuousSites
+from girsanov.inference.objective import Posed
+from girsanov.inference.quadrature_check import quadrature_error, remedy
 from girsanov.model.path_model import PathModel, exact_path_model, path_model
+from girsanov.model.quadrature import Rule, default_quadrature
 from girsanov.result.defensive_filter import defensive_filter
 
 FEWEST = 100  # smallest number of paths from which the tail of the weights can be judged
@@ -34,6 +39,7 @@ _VOUCHED = 0.15  # the filter confirms weights with a heavy tail if the differen
 _CLOSE = 0.05  # bound and corrected evidence agree if their difference is below this, in nats
 _MISSED = 0.05  # largest share of the posterior away from q that is accepted
 _CONSTANT = 1e-6  # log weights with a smaller spread than this are treated as equal
+_UNRESOLVED = 0.01  # a larger quadrature error is mentioned, in nats: it is a fifth of the smallest limit above
 _RANGE = 600.0  # exp of a log weight this many nats below the largest is beyond the range of floating-point numbers
 
 
@@ -57,6 +63,8 @@ class Diagnosis:
         filter_evidence: estimate of log p(y) by the filter, in nats.
         filter_error: standard error of `filter_evidence`, in nats.
         missed: share of the posterior, according to the filter, in excursions to where q's own paths never go.
+        quadrature_error: what a more accurate quadrature rule changes, in nats: the larger of the change of the bound
+            and of rᵀFr, where r is the change of its gradient. None where rounding hides it.
     """
 
     log_evidence: float
@@ -72,12 +80,14 @@ class Diagnosis:
     filter_evidence: float
     filter_error: float
     missed: float
+    quadrature_error: float | None = None
 
     def __repr__(self) -> str:
+        quadrature = "" if self.quadrature_error is None else f", quadrature error {self.quadrature_error:.2g}"
         return (
             f"Diagnosis({self.verdict}: k̂ = {self.k_hat:.2f}, bound {self.elbo:.4f}, corrected "
             f"{self.log_evidence:.4f} ± {self.standard_error:.4f}, {self.ess:.0f} of {self.n} paths effective, filter "
-            f"{self.filter_evidence:.4f} ± {self.filter_error:.4f})"
+            f"{self.filter_evidence:.4f} ± {self.filter_error:.4f}{quadrature})"
         )
 
 
@@ -120,15 +130,46 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
     filter_evidence, filter_error, _ = _mean(filtered.log_evidence)
     found = Diagnosis(
         log_evidence, error, post.elbo, bounds, k_hat, ess, n, "use particles", "", logs,
-        filter_evidence, filter_error, float(np.mean(filtered.away)),
+        filter_evidence, filter_error, float(np.mean(filtered.away)), measured_quadrature(post),
     )  # fmt: skip
     trouble = _trouble(found)
     if trouble is not None:
-        return dataclasses.replace(found, message=trouble)
+        return dataclasses.replace(found, message=trouble + _unresolved(found, post))
     log_evidence, error = _together((log_evidence, error), (filter_evidence, filter_error))
     found = dataclasses.replace(found, log_evidence=log_evidence, standard_error=error)
     verdict, message = _verdict(found, post.converged, post.status)
-    return dataclasses.replace(found, verdict=verdict, message=message)
+    return dataclasses.replace(found, verdict=verdict, message=message + _unresolved(found, post))
+
+
+def measured_quadrature(post: Any) -> float | None:
+    """Return the quadrature error of a posterior in nats, as its run found it, or else found now.
+
+    It is None for a posterior of the careful algorithm whose run did not measure it: its moments have too few digits.
+    """
+    if post.quadrature_error is not None:
+        return post.quadrature_error
+    problem = Posed(post.model, on_grid(post.series, post.grid), _rule(post))
+    sites = None
+    if post.target.right is not None:
+        sites = ContinuousSites(post.target.base, post.target.dense, post.target.right, post.target.data)
+    elif post.exact_transitions is not None:
+        return None
+    return quadrature_error(problem, post.natural, post.moments, sites).nats
+
+
+def _rule(post: Any) -> Rule:
+    return default_quadrature(post.model.dim).rule(post.model.dim) if post.rule is None else post.rule
+
+
+def _unresolved(found: Diagnosis, post: Any) -> str:
+    """Return a sentence on the quadrature where its error is not small, to be added to the reasons for the verdict."""
+    error = found.quadrature_error
+    if error is None or error <= _UNRESOLVED:
+        return ""
+    return (
+        f". The quadrature does not resolve the drift, or the emission or likelihood of the observations: a more "
+        f"accurate rule changes the bound or its best q by {error:.2g} nats; {remedy(_rule(post))}"
+    )
 
 
 def check_number(n: Any) -> None:
@@ -187,6 +228,8 @@ def _verdict(found: Diagnosis, converged: bool, status: str) -> tuple[str, str]:
         f"± {found.standard_error:.3f} nats from the bound"
     )
     if abs(gap) >= _CLOSE:
+        return "trust the corrected estimate", seen
+    if found.quadrature_error is not None and found.quadrature_error >= _CLOSE:
         return "trust the corrected estimate", seen
     if not converged:
         return "trust the corrected estimate", f"{seen}; the run ended with status {status!r}, so q is not the optimum"

@@ -46,7 +46,8 @@ class Fit:
         history: values of the parameters and the bound, by iteration.
         trainable: paths of the parameters that were learnt.
         status: "converged", "max_iterations", "stalled", "flat" (the data do not determine a parameter), or
-            "ill_conditioned" (rounding spoils the posterior at the fitted parameters).
+            "ill_conditioned" (rounding spoils the posterior at the fitted parameters), "quadrature" (its rule is not
+            accurate enough there).
         message: a sentence on the status.
         standard_errors: standard errors by parameter entry, from the curvature of the bound at its maximum. They
             describe the bound, not the sampling distribution of the estimate: see docs/learning.md. None where

@@ -130,6 +130,7 @@ def make_posterior(problem: Posed, result: Run, series: TimeSeries, history: His
         message=result.message,
         seconds=seconds,
         time="continuous" if continuous else "discrete",
+        rule=problem.rule,
         quadrature_error=result.quadrature_error,
         exact_transitions=None if result.steps is None else _trimmed(result.steps, N),
     )
@@ -190,6 +191,28 @@ def _start_values(problem: Posed):
 
 
 @compiled
+def _emitted(problem: Posed):
+    """Return the emission at the mean of the initial state for every observation."""
+    mean = jnp.asarray(problem.model.initial_state().mean)
+    return jax.vmap(lambda t: problem.model.observation.emit(t, mean))(problem.data.times[problem.data.node])
+
+
+def _explain_emission(problem: Posed) -> None:
+    """Raise a ValueError if an emission that is not linear is not finite where a run starts."""
+    if problem.model.observation.is_linear:
+        return
+    z = np.asarray(_emitted(problem))
+    bad = np.flatnonzero(~np.isfinite(z).all(1))
+    if len(bad):
+        i, mean = bad[0], np.asarray(problem.model.initial_state().mean).tolist()
+        raise ValueError(
+            f"the emission returned {z[i].tolist()} at state {mean}, the mean of the initial state, and time "
+            f"{float(problem.data.times[problem.data.node[i]])!r}; it must be finite wherever the posterior may go. "
+            "Give initial=gv.GaussianState(mean, cov) with a mean inside its domain, or extend it with jnp.where"
+        )
+
+
+@compiled
 def _readings(problem: Posed):
     rows, mean = problem.data.rows, jnp.asarray(problem.model.initial_state().mean)
     G, reading, precision = problem.model.observation.linearised(rows, jnp.broadcast_to(mean, (len(rows.t), len(mean))))
@@ -200,9 +223,10 @@ def _readings(problem: Posed):
 def explain_bad_start(problem: Posed) -> None:
     """Raise a ValueError that explains why a run could not start.
 
-    It names the first state and time at which the drift is not finite. Where there is none, the scales of the model lie
-    too far apart, and it names these.
+    It names the first state and time at which the emission or the drift is not finite. Where there is none, the scales
+    of the model lie too far apart, and it names these.
     """
+    _explain_emission(problem)
     x, f = (np.asarray(a)[..., : int(problem.data.size)] for a in _start_values(problem))
     bad = np.argwhere((~np.isfinite(f) & np.isfinite(x).all(0)).any(0).T)
     if len(bad):

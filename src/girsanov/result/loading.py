@@ -20,6 +20,7 @@ from girsanov.model.diffusions import DIFFUSIONS
 from girsanov.model.drifts import DRIFTS
 from girsanov.model.likelihoods import LIKELIHOODS, Likelihood
 from girsanov.model.model import GaussianState, Model
+from girsanov.model.quadrature import Rule
 from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE
@@ -134,6 +135,7 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any
         message=header["message"],
         seconds=header["seconds"],
         time=header["time"],
+        rule=Rule(arrays["rule.nodes"], arrays["rule.weights"]) if "rule.nodes" in arrays else None,
         quadrature_error=header.get("quadrature_error"),
         exact_transitions=None if steps["T"] is None else Transitions(**steps),
     )

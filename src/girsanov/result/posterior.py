@@ -21,6 +21,7 @@ from girsanov.data.series import TimeSeries
 from girsanov.inference.sites import SiteForm, Sites
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model
+from girsanov.model.quadrature import Rule
 from girsanov.model.simulate import check_draws, euler_paths, states
 from girsanov.model.state_law import lag_covariance, of_state, quantiles
 from girsanov.result.saving import save
@@ -77,8 +78,9 @@ class Posterior(PathEstimate):
         message: a sentence on the status.
         seconds: duration of the run, including compilation.
         time: "discrete" for the Euler–Maruyama model on the grid, or "continuous" for the SDE itself.
-        quadrature_error: difference from a more accurate quadrature rule, in nats; computed from four dimensions on,
-            else None.
+        rule: nodes and weights of the quadrature; None for the default rule.
+        quadrature_error: difference from a more accurate quadrature rule, in nats. It is computed from four dimensions
+            on and where the emission is not linear; else it is None, and `diagnose` computes it.
         exact_transitions: q's own transitions, where they are more exact than the natural parameters; else None.
     """
 
@@ -95,6 +97,7 @@ class Posterior(PathEstimate):
     message: str
     seconds: float
     time: Time = "discrete"
+    rule: Rule | None = None
     quadrature_error: float | None = None
     exact_transitions: Transitions | None = None
 
@@ -243,7 +246,7 @@ class Posterior(PathEstimate):
 
         n paths are drawn from q and weighted by importance sampling; a particle filter that does not rely on q confirms
         their weights or not. Both use the model that q was inferred for: Euler–Maruyama on the nodes, or in continuous
-        time the SDE itself.
+        time the SDE itself. The bound and its gradient are compared with those by a more accurate quadrature rule.
 
         Args:
             key: a JAX random key.

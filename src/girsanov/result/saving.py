@@ -60,6 +60,8 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         parts[MAYBE] = post.exact_transitions
     if post.target.right is not None:
         parts["target.right"] = post.target.right
+    if post.rule is not None:
+        arrays |= {"rule.nodes": np.asarray(post.rule.nodes), "rule.weights": np.asarray(post.rule.weights)}
     for name, part in parts.items():
         arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items()}
     for k in ("elbo", "step", "decrement"):

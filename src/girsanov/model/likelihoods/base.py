@@ -1,7 +1,6 @@
 """What every likelihood offers, and what those with independent entries share."""
 
 import abc
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -12,13 +11,11 @@ from jaxtyping import Bool, Float
 
 from girsanov._core.checks import check_positive_entries
 from girsanov._core.types import Array
+from girsanov.model.likelihoods.integrals import hermite, normal_nodes, pair_covariance, quadrature_sums
 from girsanov.model.predictive import Entry, concave, in_parts, log_predictive, readings_at_the_mode
-from girsanov.model.quadrature import GaussHermite
 
 _NODES = 32  # quadrature nodes for E log p under a scalar Gaussian
-_NARROW_NODES = 40  # quadrature nodes for E log p if the noise may be narrower than the Gaussian
-_REACH = 6.5  # standard deviations on either side that nodes other than those of Gauss–Hermite cover
-_STEPS = 64  # quadrature nodes for moments of y
+_FINE = 2.0  # by how much `expected_finely` has more nodes
 
 
 class Likelihood(eqx.Module):
@@ -51,6 +48,22 @@ class Likelihood(eqx.Module):
         Returns:
             The expectation, its gradient in the mean, shape (D,), and its symmetric gradient in V, shape (D, D).
         """
+
+    def expected_finely(
+        self, y: Float[Array, " D"], observed: Bool[Array, " D"], mean: Float[Array, " D"], V: Float[Array, "D D"]
+    ) -> tuple[Float[Array, ""], Float[Array, " D"], Float[Array, "D D"]]:
+        """Return the same as `expected`, by quadrature with more nodes where that is by quadrature.
+
+        Args:
+            y: the observation, shape (D,).
+            observed: mask of the entries that are not missing, shape (D,).
+            mean: mean of z, shape (D,).
+            V: covariance of z, shape (D, D).
+
+        Returns:
+            The expectation, its gradient in the mean, shape (D,), and its symmetric gradient in V, shape (D, D).
+        """
+        return self.expected(y, observed, mean, V)
 
     @abc.abstractmethod
     def log_predictive(
@@ -217,15 +230,31 @@ class Elementwise(Likelihood):
         """
 
     def expected(self, y, observed, mean, V):
-        xi, w = hermite(_NODES)
+        return self.by_quadrature(y, observed, mean, V, 1.0)
+
+    def expected_finely(self, y, observed, mean, V):
+        if type(self).expected is not Elementwise.expected:  # a closed form has replaced the quadrature
+            return self.expected(y, observed, mean, V)
+        return self.by_quadrature(y, observed, mean, V, _FINE)
+
+    def by_quadrature(self, y, observed, mean, V, factor: float):
+        """Return E log p(y | z) and its gradients by quadrature; see `expected`.
+
+        Args:
+            y: the observation, shape (D,).
+            observed: mask of the entries that are not missing, shape (D,).
+            mean: mean of z, shape (D,).
+            V: covariance of z, shape (D, D).
+            factor: number of nodes, as a multiple of the usual one.
+
+        Returns:
+            The expectation, its gradient in the mean, shape (D,), and its symmetric gradient in V, shape (D, D).
+        """
+        xi, w = (a[:, None] for a in hermite(round(factor * _NODES)))
         sd = jnp.sqrt(jnp.diagonal(V))
-        values = jnp.where(observed, self.log_density(y, mean + sd * xi[:, None]), 0.0)
-        # The derivatives of E[v] with v = log p(y | mean + sd ξ) and ξ ~ N(0, 1) are ∂/∂mean E[v] = E[v ξ]/sd and
-        # ∂/∂var E[v] = ½(E[v ξ²] − E[v])/sd². If sd = 0, z does not depend on the state and no gradient is used.
-        inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
-        g_mean = (w * xi) @ values * inverse_sd
-        g_var = 0.5 * ((w * (xi**2 - 1.0)) @ values) * inverse_sd**2
-        return (w @ values).sum(), g_mean, jnp.diag(g_var)
+        values = jnp.where(observed, self.log_density(y, mean + sd * xi), 0.0)
+        value, g_mean, g_var = quadrature_sums(values, xi, w, sd)
+        return value.sum(), g_mean, jnp.diag(g_var)
 
     def log_predictive(self, y, observed, mean, V):
         reading, precision = self.readings(y, observed, mean, V)
@@ -275,7 +304,7 @@ class Elementwise(Likelihood):
         return concave(lambda z: self.log_density(y[None], z[..., None])[..., 0], self.start(y[None])[0][0])
 
     def predictive(self, mean, V):
-        xi, w = _normal_nodes()
+        xi, w = normal_nodes()
         mu, var = self.conditional(mean + jnp.sqrt(jnp.diagonal(V)) * xi[:, None])
         y_mean = w @ mu
         variances = w @ var + w @ (mu - y_mean) ** 2
@@ -300,75 +329,19 @@ class Elementwise(Likelihood):
         return jnp.where(observed, self.log_density(y, z), 0.0).sum()
 
 
-def hermite(n: int) -> tuple[np.ndarray, np.ndarray]:
-    rule = GaussHermite(n).rule(1)
-    return rule.nodes[0], rule.weights
-
-
-def quadrature_sums(
-    values: Float[Array, "n D"], xi: Float[Array, "n D"], w: Float[Array, "n D"], sd: Float[Array, " D"]
-) -> tuple[Float[Array, " D"], Float[Array, " D"], Float[Array, " D"]]:
-    """Return E[v] of every entry and its derivatives in mean and variance, from values v at nodes ξ = (z − mean)/sd."""
-    inverse_sd = jnp.where(sd > 0.0, 1.0 / jnp.where(sd > 0.0, sd, 1.0), 0.0)
-    value, first, second = (jnp.einsum("nd,nd->d", w * values, a) for a in (jnp.ones_like(xi), xi, xi**2 - 1.0))
-    return value, first * inverse_sd, 0.5 * second * inverse_sd**2
-
-
-def two_scale_nodes(
-    centre: Float[Array, " D"], width: Float[Array, " D"], mean: Float[Array, " D"], sd: Float[Array, " D"]
-) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
-    """Return nodes and weights for ξ = (z − mean)/sd ~ N(0, 1) and functions of z that change over `width` at `centre`.
-
-    They are those of Gauss–Hermite if z is not broader than the width a. Otherwise z = centre + a sinh(t): equal steps
-    in t resolve both the scale of z and that of the function.
-    """
-    xi, w = (a[:, None] for a in hermite(_NARROW_NODES))
-    a = width
-    unit = jnp.where(sd > 0.5 * a, sd, a)
-    low, high = (jnp.arcsinh((mean - centre + side * unit) / a) for side in (-_REACH, _REACH))
-    step = (high - low) / (_NARROW_NODES - 1)
-    up = jnp.exp(low + step * jnp.arange(_NARROW_NODES)[:, None])
-    down = 1.0 / up
-    at = (centre - mean) / unit + (0.5 * a / unit) * (up - down)
-    weight = jnp.exp(-0.5 * at**2) * (up + down) * (step * a / unit * (0.5 / np.sqrt(2.0 * np.pi)))
-    return jnp.where(sd > 0.5 * a, at, xi), jnp.where(sd > 0.5 * a, weight, w)
-
-
-def _normal_nodes() -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Return nodes and weights of the trapezoidal rule for a standard normal.
-
-    The rule is fine enough for a function of z that looks like a step because the marginal of z is broad.
-    """
-    xi = jnp.linspace(-6.5, 6.5, _STEPS)
-    w = jnp.exp(-0.5 * xi**2)
-    return xi, w / w.sum()
-
-
-def pair_covariance(
-    first: Callable[[Array], Array],
-    second: Callable[[Array], Array],
-    mean: Float[Array, " 2"],
-    V: Float[Array, "2 2"],
-    means: Float[Array, " 2"],
-) -> Float[Array, ""]:
-    """Return the covariance of first(z₁) and second(z₂) if z ~ N(mean, V), where `means` are their means."""
-    xi, w = _normal_nodes()
-    z = mean + jnp.stack(jnp.meshgrid(xi, xi), -1).reshape(-1, 2) @ _root(V).T
-    return jnp.outer(w, w).ravel() @ (first(z[:, 0]) * second(z[:, 1])) - means[0] * means[1]
-
-
-def _root(V: Float[Array, "D D"]) -> Float[Array, "D D"]:
-    """Return a square root of V, which is only semi-definite if the emission has more rows than the state entries."""
-    e, U = jnp.linalg.eigh(V)
-    return U * jnp.sqrt(jnp.maximum(e, 0.0))
-
-
 def check_shapes(likelihood: Likelihood, D: int, name: str = "likelihood") -> None:
     """Raise a ValueError unless every parameter that has one value for each entry of y has D of them."""
     for key, value in vars(likelihood).items():
         if key not in likelihood.shared and np.ndim(value) and np.shape(value)[0] != D:
             entries = "1 entry" if D == 1 else f"{D} entries, one for each row of emission"
             raise ValueError(f"{name}.{key} has shape {np.shape(value)}, but an observation has {entries}")
+
+
+def as_text(value: Any) -> str:
+    """Return what an error message calls a value that is no likelihood; a class is called without its arguments."""
+    if isinstance(value, type) and issubclass(value, Likelihood):
+        return f"the class {value.__name__}: call it, {value.__name__}(...)"
+    return repr(value)
 
 
 def check_parameter(name: str, value: Any) -> None:
@@ -380,4 +353,7 @@ def check_values(name: str, wanted: str, y: np.ndarray, observed: np.ndarray, go
     bad = np.argwhere(observed & ~good)
     if len(bad):
         i, j = bad[0]
-        raise ValueError(f"{name} observations must be {wanted}; values[{i}, {j}] is {float(y[i, j])!r}")
+        raise ValueError(
+            f"{name} observations must be {wanted}; values[{i}, {j}] is {float(y[i, j])!r} (row {i}, output {j}). Make "
+            "it NaN if it is missing, or choose another likelihood"
+        )

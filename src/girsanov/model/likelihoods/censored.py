@@ -1,17 +1,30 @@
 """Gaussian noise with detection limits."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Float
 
+from girsanov._core.checks import as_floats
 from girsanov._core.precision import parameter
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
-from girsanov.model.likelihoods.base import Elementwise, check_parameter, quadrature_sums, two_scale_nodes
+from girsanov.model.likelihoods.base import Elementwise, check_parameter
+from girsanov.model.likelihoods.integrals import quadrature_sums, two_scale_nodes
+from girsanov.model.predictive import Belief, Entry, Pieces, beyond, reading
+
+
+def _limit(value: Any) -> float:
+    if np.ndim(value):
+        raise ValueError(
+            f"a detection limit must be one number, got {value!r}; if outputs differ, give a list of likelihoods, such "
+            "as [Censored(0.1, low=0.0), Censored(0.1, low=1.0)]"
+        )
+    return float(as_floats("a detection limit", value))
 
 
 class Censored(Elementwise):
@@ -29,13 +42,16 @@ class Censored(Elementwise):
     takes_errors: ClassVar[bool] = True
 
     variance: Float[Array, "..."] = eqx.field(converter=parameter)
-    low: float = eqx.field(static=True, converter=float, default=-float("inf"))
-    high: float = eqx.field(static=True, converter=float, default=float("inf"))
+    low: float = eqx.field(static=True, converter=_limit, default=-float("inf"))
+    high: float = eqx.field(static=True, converter=_limit, default=float("inf"))
 
     def __check_init__(self):
         check_parameter("variance", self.variance)
         if not self.low < self.high:
-            raise ValueError(f"the detection limits must have low < high, got low = {self.low} and high = {self.high}")
+            raise ValueError(
+                f"the detection limits must have low < high, got low = {self.low} and high = {self.high}; leave one "
+                "out where there is none"
+            )
 
     def _limit(self, y):
         """Return whether y is at a limit, that limit, and the side of z on which it is likely."""
@@ -49,18 +65,38 @@ class Censored(Elementwise):
         e = (z - limit) / sd
         return jnp.where(at_limit, log_ndtr(side * e), -0.5 * (e**2 + LOG_2PI) - jnp.log(sd))
 
-    def expected(self, y, observed, mean, V):
+    def by_quadrature(self, y, observed, mean, V, factor):
         """Closed form between the limits, and quadrature that resolves the noise at them."""
         variance, v = jnp.broadcast_to(jnp.asarray(self.variance), y.shape), jnp.diagonal(V)
         at_limit, limit, side = self._limit(y)
         sd, width = jnp.sqrt(v), jnp.sqrt(variance)
-        xi, w = two_scale_nodes(limit, width, mean, sd)
+        xi, w = two_scale_nodes(limit, width, mean, sd, factor)
         tail = quadrature_sums(log_ndtr(side * (mean + sd * xi - limit) / width), xi, w, sd)
         e = y - mean
         inside = -0.5 * ((e**2 + v) / variance + LOG_2PI + jnp.log(variance)), e / variance, -0.5 / variance
         parts = (jnp.where(at_limit, a, b) for a, b in zip(tail, inside, strict=True))
         value, g_mean, g_var = (jnp.where(observed, a, 0.0) for a in parts)
         return value.sum(), g_mean, jnp.diag(g_var)
+
+    def pieces(self, y: Float[Array, ""]) -> Entry:
+        """Return readings beyond the limit, or the observation itself in as many equal pieces; see `predictive`.
+
+        Args:
+            y: one entry of an observation, a scalar.
+
+        Returns:
+            A function from beliefs about z to pieces.
+        """
+        variance = jnp.asarray(self.variance)
+        at_limit, limit, side = self._limit(y)
+        tail, inside = beyond(limit, side, variance), reading(y, variance)
+
+        def entry(belief: Belief) -> Pieces:
+            many, one = tail(belief), inside(belief)
+            one = one._replace(log_weight=one.log_weight - jnp.log(many.log_weight.shape[1]))
+            return Pieces(*(jnp.where(at_limit, a, b) for a, b in zip(many, one, strict=True)))
+
+        return entry
 
     def conditional(self, z):
         """Moments of a Gaussian that is clipped at the limits."""

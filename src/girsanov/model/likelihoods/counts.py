@@ -1,6 +1,6 @@
 """Counts, binary outcomes and ordered categories."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -14,6 +14,16 @@ from girsanov._core.precision import parameter
 from girsanov._core.special import log_rising
 from girsanov._core.types import Array
 from girsanov.model.likelihoods.base import Elementwise, check_parameter, check_values
+
+
+def _whole_trials(value: Any) -> int:
+    if np.ndim(value):
+        raise ValueError(
+            f"trials must be one whole number, got {value!r}; if outputs differ, give a list of likelihoods, such as "
+            "[Binomial(3), Binomial(5)]"
+        )
+    check_whole(trials=value)
+    return int(value)
 
 
 class Poisson(Elementwise):
@@ -132,10 +142,7 @@ class Binomial(Elementwise):
         trials: a positive whole number, the same for all outputs. It is part of the data and is not learnt.
     """
 
-    trials: int = eqx.field(static=True, converter=int)
-
-    def __check_init__(self):
-        check_whole(trials=self.trials)
+    trials: int = eqx.field(static=True, converter=_whole_trials)
 
     def log_density(self, y, z):
         n, y = self.trials, jnp.clip(y, 0.0, self.trials)  # a missing entry may hold any number
@@ -172,8 +179,8 @@ class Ordinal(Elementwise):
 
     def __check_init__(self):
         c = self.cutpoints
-        if np.ndim(c) != 1:
-            raise ValueError(f"cutpoints must have shape (K,), got {np.shape(c)}")
+        if np.ndim(c) != 1 or np.size(c) == 0:
+            raise ValueError(f"cutpoints must have shape (K,) with K ≥ 1, got {np.shape(c)}")
         if isinstance(c, np.ndarray) and not (np.isfinite(c).all() and (np.diff(c) > 0).all()):
             raise ValueError(f"cutpoints must be finite and increase, got {c.tolist()}")
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from girsanov.model.likelihoods.base import Elementwise, Likelihood, check_shapes, pair_covariance
+from girsanov.model.likelihoods.base import Elementwise, Likelihood, as_text, check_shapes
 from girsanov.model.likelihoods.gaussian import Gaussian
+from girsanov.model.likelihoods.integrals import pair_covariance
 from girsanov.model.likelihoods.positive import LogNormal
 from girsanov.model.predictive import in_parts, log_predictive
 
@@ -32,7 +33,8 @@ class Joint(Likelihood):
         for i, part in enumerate(self.parts):
             if not isinstance(part, Gaussian | LogNormal | Elementwise):
                 raise ValueError(
-                    f"likelihood[{i}] must come from girsanov.likelihoods and have independent entries, got {part!r}"
+                    f"likelihood[{i}] must come from girsanov.likelihoods and have independent entries, got "
+                    f"{as_text(part)}"
                 )
             check_shapes(part, 1, f"likelihood[{i}]")
 
@@ -41,11 +43,15 @@ class Joint(Likelihood):
         return [(part, *(a[i : i + 1] for a in arrays)) for i, part in enumerate(self.parts)]
 
     def expected(self, y, observed, mean, V):
-        variances = jnp.diagonal(V)
-        parts = [
-            part.expected(y_i, seen, m, v[:, None])
-            for part, y_i, seen, m, v in self._each(y, observed, mean, variances)
-        ]
+        return self._summed("expected", y, observed, mean, V)
+
+    def expected_finely(self, y, observed, mean, V):
+        return self._summed("expected_finely", y, observed, mean, V)
+
+    def _summed(self, method: str, y, observed, mean, V):
+        """Return the sum of the expectations that this method of every part returns, with all gradients."""
+        each = self._each(y, observed, mean, jnp.diagonal(V))
+        parts = [getattr(part, method)(y_i, seen, m, v[:, None]) for part, y_i, seen, m, v in each]
         value, g_mean, g_V = zip(*parts, strict=True)
         return sum(value[1:], value[0]), jnp.concatenate(g_mean), jnp.diag(jnp.concatenate([g[0] for g in g_V]))
 

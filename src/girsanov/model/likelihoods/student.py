@@ -10,7 +10,8 @@ from jaxtyping import Float
 from girsanov._core.precision import parameter
 from girsanov._core.special import LOG_2PI, half_step_of_log_gamma
 from girsanov._core.types import Array
-from girsanov.model.likelihoods.base import Elementwise, check_parameter, quadrature_sums, two_scale_nodes
+from girsanov.model.likelihoods.base import Elementwise, check_parameter
+from girsanov.model.likelihoods.integrals import quadrature_sums, two_scale_nodes
 from girsanov.model.predictive import scale_mixture
 
 
@@ -36,10 +37,10 @@ class StudentT(Elementwise):
         norm = half_step_of_log_gamma(0.5 * nu) - 0.5 * LOG_2PI - jnp.log(s)
         return norm - 0.5 * (nu + 1) * jnp.log1p(((y - z) / s) ** 2 / nu)
 
-    def expected(self, y, observed, mean, V):
+    def by_quadrature(self, y, observed, mean, V, factor):
         sd, width = jnp.sqrt(jnp.diagonal(V)), self.scale * jnp.sqrt(jnp.asarray(self.df))
         # With z = y + width sinh(t), log p = −(df + 1) log cosh(t) + const is smooth in t.
-        xi, w = two_scale_nodes(y, jnp.broadcast_to(width, y.shape), mean, sd)
+        xi, w = two_scale_nodes(y, jnp.broadcast_to(width, y.shape), mean, sd, factor)
         values = jnp.where(observed, self.log_density(y, mean + sd * xi), 0.0)
         value, g_mean, g_var = quadrature_sums(values, xi, w, sd)
         return value.sum(), g_mean, jnp.diag(g_var)
