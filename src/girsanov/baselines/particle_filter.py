@@ -22,7 +22,6 @@ from girsanov._core.types import Array
 from girsanov.baselines.proposals import Proposal
 from girsanov.model.path_model import PathModel
 
-
 _UNEVEN = 0.5  # in continuous time, particles are resampled where the effective share of them is below this
 
 
@@ -124,7 +123,8 @@ def conditional_sweep(
             past = _inverse_cdf(log_w + rest + path.log_step(node, x, after), u[:1])
             return _inverse_cdf(log_w, u).at[0].set(past[0]), jnp.zeros(n)
 
-        index, log_w = jax.lax.cond(do & _is_uneven(path, log_w), resampled, lambda: (jnp.arange(n), log_w))
+        do &= _is_uneven(path, log_w)
+        index, log_w = jax.lax.cond(do, resampled, lambda: (jnp.arange(n), log_w))
         old = x[index]
         x = proposal.propose(path, node, old, xi).at[0].set(after)
         log_w = log_w + rest[index] + proposal.log_weight(path, node, old, x)

@@ -172,7 +172,7 @@ def particle_smoother(
     if not 0.0 < trust <= 1.0:
         raise ValueError(f"trust must be in (0, 1], got {trust!r}")
     grid = grid_with(series, dt, span, at)
-    path, proposal = _set_up(model, series, grid, guided, float(trust))
+    path, proposal = _set_up(model, series, grid, guided, np.float64(trust))
     resample = resampling_nodes(grid, particles)
     start_key, sweep_key, evidence_key = jax.random.split(key, 3)
     paths = _first_paths(path, proposal, jax.random.split(start_key, chains), particles, resample).path
@@ -204,7 +204,7 @@ def draw(path: PathModel, proposal: Proposal, key, paths, n: int, resample, swee
     return np.concatenate(kept)
 
 
-def _set_up(model: Model, series: TimeSeries, grid: Grid, guided: Any, trust: float) -> tuple[PathModel, Proposal]:
+def _set_up(model: Model, series: TimeSeries, grid: Grid, guided: Any, trust: np.float64) -> tuple[PathModel, Proposal]:
     if guided is None:
         return path_model(model, series, grid), Bootstrap()
     if not isinstance(guided, GaussianPath):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._core.precision import own
+from girsanov._core.compile import compiled
 from girsanov._core.types import Array
 from girsanov.chain import blocks
 from girsanov.chain.blocks import inverse, inverse_lower, matmul, matvec
@@ -124,18 +124,21 @@ class Guided(Proposal):
         return x @ self.h[node] - 0.5 * jnp.einsum("ni,ij,nj->n", x, self.J[node], x)
 
 
-def guide(path: PathModel, post: GaussianPath, trust: float) -> Guided:
+def guide(path: PathModel, post: GaussianPath, trust: Any) -> Guided:
     """Return the proposal from a Gaussian posterior, on the nodes of `path`, with its messages raised to a power.
 
     In continuous time `path` must have the linear drift of the posterior's base.
     """
-    q = own((post.moments, post.target))
-    psi = _messages(path, *q) if path.linear is None else _messages_of_sites(path, q[1])
+    return _guide(path, post.moments, post.target, trust)
+
+
+@compiled
+def _guide(path: PathModel, q: Moments, sites: Any, trust) -> Guided:
+    psi = _messages(path, q, sites) if path.linear is None else _messages_of_sites(path, sites)
     psi = jax.tree.map(lambda a: trust * a, psi)
     mean, cov = path.initial()
     L = jnp.linalg.cholesky(cov)
-    eye = jnp.eye(len(mean))
-    start = Step(L, inverse_lower(L), mean, eye)
+    start = Step(L, inverse_lower(L), mean, jnp.eye(len(mean)))
     tilted = tilt(start, Message(psi.h[:, 0], psi.J[..., 0]))
     mean0, root0 = reweighted(start, tilted).c, L @ jnp.linalg.cholesky(tilted.V)
     # With Φ = I the reweighted step is the map from the model's mean μ(x) to that of the proposal.
@@ -151,8 +154,9 @@ def guide(path: PathModel, post: GaussianPath, trust: float) -> Guided:
 def _messages(path: PathModel, q: Moments, sites: Any) -> Message:
     """Return the message of every node from q's own transitions, relative to Euler–Maruyama steps.
 
-    The transition of q is that of the linearised model times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊).
-    Hence J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b. At the first node the message is q(x₀)/p(x₀).
+    The transition of q is that of the linearised model times the message,
+    N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊). Hence J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b. At the first node
+    the message is q(x₀)/p(x₀).
     """
     gaps = jnp.asarray(path.data.gaps)
     steps = own_steps(jax.tree.map(jnp.asarray, q))
