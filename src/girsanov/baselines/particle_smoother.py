@@ -249,5 +249,5 @@ def _diagnostics(draws: np.ndarray) -> tuple[float, float]:
     nodes = np.unique(np.linspace(0, N - 1, _WATCHED).astype(int))
     watched = draws[:, :, nodes].reshape(chains, count, -1)
     ess = array_stats.ess(watched, chain_axis=0, draw_axis=1)
-    rhat = array_stats.rhat(watched, chain_axis=0, draw_axis=1) if chains > 1 else np.array([np.nan])
-    return float(np.nanmin(ess)), float(np.nanmax(rhat))
+    rhat = np.nanmax(array_stats.rhat(watched, chain_axis=0, draw_axis=1)) if chains > 1 else np.nan
+    return float(np.nanmin(ess)), float(rhat)

@@ -176,10 +176,9 @@ def _messages_of_sites(path: PathModel, sites: Any) -> Message:
     any digit of the message. Here no precisions are subtracted.
     """
     assert path.linear is not None
-    on_nodes = _on_nodes(path, sites)
-    by_node = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), on_nodes)
     parts = (path.step_root, path.inverse_step_root @ path.linear.Phi, path.linear.c, path.linear.Phi)
-    steps = Step(*(jnp.asarray(a) for a in parts))
+    steps = Step(*(jnp.moveaxis(jnp.asarray(a), 0, -1) for a in parts))
+    steps, by_node = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), (steps, _on_nodes(path, sites)))
 
     def backward(message: Message, node):
         step, site = node
