@@ -98,8 +98,8 @@ def evidence(console: Console, sets: int) -> bool:
     post = gv.infer(langevin(), series, dt, SPAN, progress=False)
     found = post.diagnose(key=jax.random.key(0), n=4000)
     drawn = particle_smoother(
-        langevin(), series, dt, SPAN, key=jax.random.key(1), guided=post, trust=0.8, particles=400, samples=40,
-        chains=4, burn_in=10, evidence_runs=16, progress=False,
+        langevin(), series, dt, SPAN, key=jax.random.key(1), guided=post, trust=0.8, particles=100, samples=800,
+        chains=4, evidence_runs=64, progress=False,
     )  # fmt: skip
     out = table(f"Evidence of the double well, dt = {dt:g}", "by", "log p(y)", "error", "difference", "in errors")
     rows = (
