@@ -81,6 +81,8 @@ TOLERANCES: dict[str, float] = {
     "trusted": 0.1,
     # evidence by single steps of an SDE, near a linear one, against the limit of short steps, dt = 0.0625, in nats
     "continuous_evidence": 0.04,
+    # means of a Gaussian approximation of a tracking posterior that is bent, in standard deviations
+    "gaussian_bias": 0.1,
     # the functional core against `infer`, each run to a tight tolerance: nats, and shares of a size
     "functional": 1e-6,
     # a derivative by the envelope theorem against central differences, relative

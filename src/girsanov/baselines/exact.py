@@ -229,7 +229,11 @@ def exact_smoother(
     """
     model = check_inputs(model, series)
     if model.dim != 1:
-        raise ValueError(f"exact_smoother works for scalar states; this model's state has dimension {model.dim}")
+        raise ValueError(
+            f"exact_smoother works for scalar states, and this model's state has dimension {model.dim}. With "
+            "post = gv.infer(...), use girsanov.baselines.particle_smoother(..., guided=post), or "
+            "post.diagnose(key=...) for the evidence"
+        )
     if n_points is not None and (int(n_points) != n_points or n_points < _FEWEST):
         raise ValueError(f"n_points must be a whole number ≥ {_FEWEST}, or None to choose it, got {n_points!r}")
     grid = grid_with(series, dt, span, at)

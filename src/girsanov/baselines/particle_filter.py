@@ -4,6 +4,10 @@ The conditional particle filter with ancestor sampling, CPF-AS (Lindsten, Jordan
 2015), takes a path and returns another one; it leaves the posterior over paths invariant. One particle follows the old
 path x'. Whenever the particles are resampled, a new past of this particle is drawn from the pasts of all particles,
 with probabilities ∝ w_m γ(x_{0:m}, x'_{m+1:}) / γ_m(x_{0:m}).
+
+In continuous time there is one difference: the particles are resampled only where their weights have become uneven. If
+the noise is singular, the density of a step is so narrow that hardly any past but its own fits x', and then resampling
+leaves few pasts to choose from. Whether to resample follows from the weights, so the posterior stays invariant.
 """
 
 from typing import Any, NamedTuple
@@ -17,6 +21,8 @@ from jaxtyping import Bool, Float
 from girsanov._core.types import Array
 from girsanov.baselines.proposals import Proposal
 from girsanov.model.path_model import PathModel
+
+_UNEVEN = 0.5  # in continuous time, particles are resampled where the effective share of them is below this
 
 
 class Filtered(NamedTuple):
@@ -35,6 +41,14 @@ def _rest(path: PathModel, proposal: Proposal, node, x, power):
     return power * path.log_likelihood(node, x) - proposal.log_psi(path, node, x, power)
 
 
+def _is_uneven(path: PathModel, log_w: Float[Array, " n"]):
+    """Return whether to resample particles with these weights, at a node where that is foreseen."""
+    if path.linear is None:
+        return True
+    w = jnp.exp(log_w - log_w.max())
+    return ~(w.sum() ** 2 >= _UNEVEN * len(log_w) * (w**2).sum())
+
+
 def _inverse_cdf(log_w: Float[Array, " n"], u: Float[Array, " k"]):
     """Return for each u in [0, 1) the index of the particle whose interval of the cumulative weights contains u.
 
@@ -49,7 +63,7 @@ def _inverse_cdf(log_w: Float[Array, " n"], u: Float[Array, " k"]):
 def particle_filter(
     path: PathModel, proposal: Proposal, key: JaxArray, n: int, resample: Bool[Array, " M"], power: Any = 1.0
 ) -> Filtered:
-    """Run a particle filter with n particles; they are resampled systematically at nodes where `resample` is True.
+    """Run a particle filter with n particles; they are resampled systematically, at nodes where `resample` is True.
 
     `power` is the exponent τ of the likelihood.
     """
@@ -66,7 +80,9 @@ def particle_filter(
             index = _inverse_cdf(log_w, (u + jnp.arange(n)) / n)
             return index, jnp.zeros(n), total + logsumexp(log_w) - jnp.log(n)
 
-        index, log_w, total = jax.lax.cond(do, resampled, lambda: (jnp.arange(n), log_w, total))
+        index, log_w, total = jax.lax.cond(
+            do & _is_uneven(path, log_w), resampled, lambda: (jnp.arange(n), log_w, total)
+        )
         old = x[index]
         x = proposal.propose(path, node, old, xi)
         log_w = log_w + _rest(path, proposal, node, old, power) + proposal.log_weight(path, node, old, x)
@@ -107,6 +123,7 @@ def conditional_sweep(
             past = _inverse_cdf(log_w + rest + path.log_step(node, x, after), u[:1])
             return _inverse_cdf(log_w, u).at[0].set(past[0]), jnp.zeros(n)
 
+        do &= _is_uneven(path, log_w)
         index, log_w = jax.lax.cond(do, resampled, lambda: (jnp.arange(n), log_w))
         old = x[index]
         x = proposal.propose(path, node, old, xi).at[0].set(after)

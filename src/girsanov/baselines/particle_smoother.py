@@ -13,11 +13,11 @@ from girsanov._core.precision import float64
 from girsanov._core.progress import reporter
 from girsanov.baselines.draws import DrawnPaths
 from girsanov.baselines.particle_filter import conditional_sweep, particle_filter
-from girsanov.baselines.proposals import Bootstrap, GaussianPath, Guided, Proposal, guide
+from girsanov.baselines.proposals import Bootstrap, GaussianPath, Proposal, guide
 from girsanov.data.grid import Grid, grid_with
 from girsanov.data.series import TimeSeries
 from girsanov.model.model import Model, check_inputs
-from girsanov.model.path_model import PathModel, path_model
+from girsanov.model.path_model import PathModel, exact_path_model, path_model
 from girsanov.model.simulate import check_draws
 
 _CHUNK = 20  # sweeps in one call of compiled code
@@ -147,8 +147,9 @@ def particle_smoother(
         burn_in: sweeps of each chain that are discarded at the beginning; 50 by default.
         thin: keep every thin-th sweep; 1 by default.
         guided: a `Posterior` of the same model, series, dt and span, whose messages from later observations guide the
-            proposals. The weights stay exact, so only the efficiency depends on it. By default particles move by the
-            model alone.
+            proposals. The weights stay exact, so only the efficiency depends on it. If it is a posterior in continuous
+            time, the paths are those of the SDE itself, with an error of second order in dt; otherwise they are those
+            of Euler–Maruyama. Needed if the noise is singular. By default particles move by the model alone.
         trust: the power in (0, 1] to which the messages of `guided` are raised; 0.5 by default. A Gaussian posterior is
             often narrower than the true one, and with trust=1 the weights of paths outside it are unbounded.
         evidence_runs: number of particle filters that estimate log p(y) and its error, or 0 for no estimate; 8 by
@@ -170,8 +171,8 @@ def particle_smoother(
     model = check_inputs(model, series)
     if not 0.0 < trust <= 1.0:
         raise ValueError(f"trust must be in (0, 1], got {trust!r}")
-    grid, proposal = _set_up(model, series, dt, span, guided, trust, at)
-    path = path_model(model, series, grid)
+    grid = grid_with(series, dt, span, at)
+    path, proposal = _set_up(model, series, grid, guided, np.float64(trust))
     resample = resampling_nodes(grid, particles)
     start_key, sweep_key, evidence_key = jax.random.split(key, 3)
     paths = _first_paths(path, proposal, jax.random.split(start_key, chains), particles, resample).path
@@ -203,10 +204,9 @@ def draw(path: PathModel, proposal: Proposal, key, paths, n: int, resample, swee
     return np.concatenate(kept)
 
 
-def _set_up(model, series, dt, span, guided, trust, at) -> tuple[Grid, Proposal]:
-    grid = grid_with(series, dt, span, at)
+def _set_up(model: Model, series: TimeSeries, grid: Grid, guided: Any, trust: np.float64) -> tuple[PathModel, Proposal]:
     if guided is None:
-        return grid, Bootstrap()
+        return path_model(model, series, grid), Bootstrap()
     if not isinstance(guided, GaussianPath):
         raise ValueError(f"guided must be the gv.Posterior of the same model and series, got {type(guided).__name__}")
     if not (np.array_equal(guided.times, grid.times) and guided.model.dim == model.dim):
@@ -215,12 +215,17 @@ def _set_up(model, series, dt, span, guided, trust, at) -> tuple[Grid, Proposal]
             f"{len(grid.times)} from {grid.times[0]:g} to {grid.times[-1]:g}: infer it with the same dt and "
             "span, or if at= is given, with the same grid as grid="
         )
-    return grid, _guide(guided, float(trust))
-
-
-@float64
-def _guide(post: GaussianPath, trust: float) -> Guided:
-    return guide(post, trust)
+    if guided.time == "continuous":
+        path = exact_path_model(model, series, grid, guided.target.base)
+    else:
+        path = path_model(model, series, grid)
+    proposal = guide(path, guided, trust)
+    if not all(np.isfinite(a).all() for a in jax.tree.leaves(proposal)):
+        raise ValueError(
+            f"the messages of guided, whose status is {guided.status!r}, do not leave every step a density: infer it "
+            "until it converges, or lower trust="
+        )
+    return path, proposal
 
 
 def _evidence(path, proposal, key, n, resample, runs) -> tuple[float | None, float | None]:
@@ -244,5 +249,5 @@ def _diagnostics(draws: np.ndarray) -> tuple[float, float]:
     nodes = np.unique(np.linspace(0, N - 1, _WATCHED).astype(int))
     watched = draws[:, :, nodes].reshape(chains, count, -1)
     ess = array_stats.ess(watched, chain_axis=0, draw_axis=1)
-    rhat = array_stats.rhat(watched, chain_axis=0, draw_axis=1) if chains > 1 else np.array([np.nan])
-    return float(np.nanmin(ess)), float(np.nanmax(rhat))
+    rhat = np.nanmax(array_stats.rhat(watched, chain_axis=0, draw_axis=1)) if chains > 1 else np.nan
+    return float(np.nanmin(ess)), float(rhat)

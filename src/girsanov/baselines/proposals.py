@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from girsanov._core.precision import own
+from girsanov._core.compile import compiled
 from girsanov._core.types import Array
 from girsanov.chain import blocks
-from girsanov.chain.blocks import inverse, matmul, matvec
+from girsanov.chain.blocks import inverse, inverse_lower, matmul, matvec
 from girsanov.chain.conversion import own_steps
+from girsanov.chain.messages import Message, Step, back, reweighted, tilt
+from girsanov.chain.moments import Moments
 from girsanov.model.path_model import PathModel, log_normal
 
 
@@ -32,6 +34,8 @@ class GaussianPath(Protocol):
     times: Any
     moments: Any
     target: Any
+    time: Any
+    status: Any
 
 
 class Proposal(eqx.Module):
@@ -61,7 +65,10 @@ class Proposal(eqx.Module):
 
 
 class Bootstrap(Proposal):
-    """States are drawn from the model's transitions, and ψ is the likelihood of the present observation."""
+    """States are drawn from the model's transitions, and ψ is the likelihood of the present observation.
+
+    The steps must be those of Euler–Maruyama, which can be drawn exactly.
+    """
 
     def initial(self, path, xi):
         mean, cov = path.initial()
@@ -83,12 +90,9 @@ class Bootstrap(Proposal):
 class Guided(Proposal):
     """States are drawn from the model's transitions times ψ, where ψ comes from a Gaussian posterior q.
 
-    ψ_m is the message with which the present and later observations enter q at node m. The transition of q is that of
-    the linearised model times the message, N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊). Hence J = Σ_q⁻¹ − (ΔQ)⁻¹ and
-    h = Σ_q⁻¹c − Q⁻¹b. At the first node the message is q(x₀)/p(x₀).
-
-    With the drift itself instead of its linearisation, states are drawn from N(G(x + Δf(x)) + Σh, Σ) with
-    Σ⁻¹ = (ΔQ)⁻¹ + J and G = Σ(ΔQ)⁻¹. The message may be raised to a power τ < 1, because q is often narrower than the
+    ψ_m is the message exp(hᵀx − ½xᵀJx) with which the present and later observations enter q at node m. A step of the
+    model is N(x₊; μ(x), Σ), where μ is `PathModel.moved`; times the message it is N(Gμ(x) + Vh, V), with
+    V⁻¹ = Σ⁻¹ + J and G = VΣ⁻¹. The message may be raised to a power τ < 1, because q is often narrower than the
     posterior, and then p/q is unbounded where ψ falls off too fast.
     """
 
@@ -120,23 +124,84 @@ class Guided(Proposal):
         return x @ self.h[node] - 0.5 * jnp.einsum("ni,ij,nj->n", x, self.J[node], x)
 
 
-def guide(post: GaussianPath, trust: float) -> Guided:
-    """Return the proposal from a Gaussian posterior, on its grid, with its messages raised to the power `trust`."""
-    q, model, base = own((post.moments, post.model, post.target.base))
-    m0, gaps = jnp.asarray(q.m[:, 0]), jnp.asarray(post.times[1:] - post.times[:-1])
+def guide(path: PathModel, post: GaussianPath, trust: Any) -> Guided:
+    """Return the proposal from a Gaussian posterior, on the nodes of `path`, with its messages raised to a power.
+
+    In continuous time `path` must have the linear drift of the posterior's base.
+    """
+    return _guide(path, post.moments, post.target, trust)
+
+
+@compiled
+def _guide(path: PathModel, q: Moments, sites: Any, trust) -> Guided:
+    psi = _messages(path, q, sites) if path.linear is None else _messages_of_sites(path, sites)
+    psi = jax.tree.map(lambda a: trust * a, psi)
+    mean, cov = path.initial()
+    L = jnp.linalg.cholesky(cov)
+    start = Step(L, inverse_lower(L), mean, jnp.eye(len(mean)))
+    tilted = tilt(start, Message(psi.h[:, 0], psi.J[..., 0]))
+    mean0, root0 = reweighted(start, tilted).c, L @ jnp.linalg.cholesky(tilted.V)
+    # With Φ = I the reweighted step is the map from the model's mean μ(x) to that of the proposal.
+    L, L_inv = (jnp.moveaxis(jnp.asarray(a), 0, -1) for a in (path.step_root, path.inverse_step_root))
+    step = Step(L, L_inv, jnp.zeros(L.shape[1:]), blocks.eye_like(L))
+    tilted = tilt(step, Message(psi.h[:, 1:], psi.J[..., 1:]))
+    moved = reweighted(step, tilted)
+    root = blocks.cholesky(tilted.V)
+    by_time = (moved.Phi, moved.c, matmul(L, root), matmul(inverse_lower(root), L_inv), psi.h, psi.J)
+    return Guided(mean0, root0, *(jnp.moveaxis(a, -1, 0) for a in by_time))
+
+
+def _messages(path: PathModel, q: Moments, sites: Any) -> Message:
+    """Return the message of every node from q's own transitions, relative to Euler–Maruyama steps.
+
+    The transition of q is that of the linearised model times the message,
+    N(x₊; (I + ΔA)x + Δb, ΔQ) exp(hᵀx₊ − ½x₊ᵀJx₊). Hence J = Σ_q⁻¹ − (ΔQ)⁻¹ and h = Σ_q⁻¹c − Q⁻¹b. At the first node
+    the message is q(x₀)/p(x₀).
+    """
+    gaps = jnp.asarray(path.data.gaps)
     steps = own_steps(jax.tree.map(jnp.asarray, q))
-    W, c = steps.W, steps.c
-    Q_inv = jnp.asarray(model.noise.precision)[:, :, None]
-    J = trust * (W - Q_inv / gaps)
-    h = trust * (matvec(W, c) - matvec(Q_inv, jnp.asarray(base.b[:, : len(gaps)])))
-    Sigma, _ = inverse(Q_inv / gaps + J)
-    gain, shift = matmul(Sigma, Q_inv / gaps), matvec(Sigma, h)
-    prior = model.initial_state()
-    P_inv = inverse(jnp.asarray(prior.cov))[0]
-    J0, h0 = trust * (steps.first - P_inv), trust * (steps.first @ m0 - P_inv @ prior.mean)
-    S0 = jnp.linalg.inv(P_inv + J0)
-    root = blocks.cholesky(Sigma)
-    by_time = (gain, shift, root, blocks.inverse_lower(root), h, J)
-    gain, shift, root, inverse_root, h, J = (jnp.moveaxis(a, -1, 0) for a in by_time)
-    h, J = jnp.concatenate([h0[None], h]), jnp.concatenate([J0[None], J])
-    return Guided(S0 @ (P_inv @ prior.mean + h0), jnp.linalg.cholesky(S0), gain, shift, root, inverse_root, h, J)
+    Q_inv = jnp.asarray(path.model.noise.precision)[:, :, None]
+    J = steps.W - Q_inv / gaps
+    h = matvec(steps.W, steps.c) - matvec(Q_inv, jnp.asarray(sites.base.b[:, : len(gaps)]))
+    mean, cov = path.initial()
+    P_inv = inverse(cov)[0]
+    J0, h0 = steps.first - P_inv, steps.first @ jnp.asarray(q.m[:, 0]) - P_inv @ mean
+    return Message(jnp.concatenate([h0[:, None], h], -1), jnp.concatenate([J0[..., None], J], -1))
+
+
+def _messages_of_sites(path: PathModel, sites: Any) -> Message:
+    """Return the message of every node from q's sites, which a linear SDE carries from each node to the one before.
+
+    If the noise is singular, transitions have precisions of size Δ⁻³, and a difference of two of them would not have
+    any digit of the message. Here no precisions are subtracted.
+    """
+    assert path.linear is not None
+    parts = (path.step_root, path.inverse_step_root @ path.linear.Phi, path.linear.c, path.linear.Phi)
+    steps = Step(*(jnp.moveaxis(jnp.asarray(a), 0, -1) for a in parts))
+    steps, by_node = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), (steps, _on_nodes(path, sites)))
+
+    def backward(message: Message, node):
+        step, site = node
+        message = site + back(step, tilt(step, message))
+        return message, message
+
+    last, earlier = (jax.tree.map(lambda a, n=n: a[n], by_node) for n in (-1, slice(-1)))
+    _, messages = jax.lax.scan(backward, last, (steps, earlier), reverse=True)
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), messages, last)
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), both)
+
+
+def _on_nodes(path: PathModel, sites: Any) -> Message:
+    """Return the sum of all sites on every node; the dense ones have the weight of half an interval at either end."""
+    half, node = 0.5 * jnp.asarray(path.data.gaps), path.data.node
+
+    def total(left, right, data):
+        zero = jnp.zeros((*left.shape[:-1], 1))
+        dense = jnp.concatenate([half * left, zero], -1) + jnp.concatenate([zero, half * right], -1)
+        return dense.at[..., node].add(data)
+
+    left, right, data = sites.dense, sites.right, sites.data
+    return Message(
+        total(left.potential, right.potential, data.potential),
+        total(left.precision, right.precision, data.precision),
+    )

@@ -12,6 +12,7 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
+from girsanov.chain import blocks
 from girsanov.chain.linear_sde import Linearisation, exact_transition
 from girsanov.data.grid import Grid
 from girsanov.data.on_grid import SeriesOnGrid, on_grid
@@ -22,9 +23,14 @@ from girsanov.model.model import Model
 
 
 class LinearSteps(eqx.Module):
-    """Exact transitions x₊ | x ~ N(Φx + c, Σ) for a linear drift A x + b that is given at the nodes."""
+    """Exact transitions x₊ | x ~ N(Φx + c, Σ) for a linear drift A x + b that is given at the nodes.
+
+    Ψ is the integral of Φ over the step: a constant e that is added to the drift moves the mean of x₊ by Ψe. If the
+    noise is singular, e reaches positions only through velocities, by Δ²/2 and not by Δ.
+    """
 
     Phi: Float[Array, "M d d"]
+    Psi: Float[Array, "M d d"]
     c: Float[Array, "M d"]
     A: Float[Array, "N d d"]
     b: Float[Array, "N d"]
@@ -60,11 +66,11 @@ class PathModel(eqx.Module):
         )
 
     def moved(self, node: Any, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Return the mean of the next state: x + Δf(x, t), or Φx + c + Δ(f(x, t) − Ax − b) if `linear` is given."""
+        """Return the mean of the next state: x + Δf(x, t), or Φx + c + Ψ(f(x, t) − Ax − b) if `linear` is given."""
         if self.linear is None:
             return x + self.data.gaps[node] * self._drift(node, x)
         e = self._drift(node, x) - self._linear_drift(node, x)
-        return x @ self.linear.Phi[node].T + self.linear.c[node] + self.data.gaps[node] * e
+        return x @ self.linear.Phi[node].T + self.linear.c[node] + e @ self.linear.Psi[node].T
 
     def _linear_drift(self, node: Any, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         assert self.linear is not None
@@ -128,7 +134,8 @@ def path_model(model: Model, series: TimeSeries, grid: Grid) -> PathModel:
     if model.noise.is_singular:
         raise ValueError(
             "the diffusion of this model is singular, so that steps of Euler–Maruyama have no density and this method "
-            "cannot weigh paths: use gv.infer and post.diagnose(key=...), or give every coordinate a little noise"
+            "cannot weigh paths. With post = gv.infer(...), use post.diagnose(key=...) for the evidence and "
+            "girsanov.baselines.particle_smoother(..., guided=post) for paths, or give every coordinate a little noise"
         )
     data = on_grid(series, grid)
     step_root = model.noise.step_roots(data.gaps)
@@ -144,14 +151,19 @@ def exact_path_model(model: Model, series: TimeSeries, grid: Grid, base: Lineari
     model = model.latent
     data = on_grid(series, grid)
     steps = _steps(base, model.noise, data.gaps)
-    Phi, c, Sigma, A, b = (np.moveaxis(np.asarray(a), -1, 0) for a in (*steps, base.A, base.b))
-    step_root = np.linalg.cholesky(Sigma)
-    return PathModel(model, data, data.by_node(), step_root, np.linalg.inv(step_root), LinearSteps(Phi, c, A, b))
+    Phi, Psi, c, L, L_inv, A, b = (np.moveaxis(np.asarray(a), -1, 0) for a in (*steps, base.A, base.b))
+    return PathModel(model, data, data.by_node(), L, L_inv, LinearSteps(Phi, Psi, c, A, b))
 
 
 @compiled
 def _steps(base: Linearisation, noise: Diffusion, gaps):
-    return exact_transition(base, jnp.asarray(noise.Q), jnp.asarray(gaps))
+    """Return Φ, Ψ, c, the Cholesky factor L of Σ and L⁻¹ for every step."""
+    Q, gaps, A = jnp.asarray(noise.Q), jnp.asarray(gaps), jnp.asarray(base.A)
+    Phi, c, Sigma = exact_transition(base, Q, gaps)
+    units = jnp.broadcast_to(jnp.eye(A.shape[0])[:, :, None], A.shape)  # c is linear in b: Ψ is c for unit vectors b
+    Psi = jax.vmap(lambda b: exact_transition(Linearisation(A, b), Q, gaps).c, out_axes=1)(units)
+    L = blocks.cholesky(Sigma)
+    return Phi, Psi, c, L, blocks.inverse_lower(L)
 
 
 def log_normal(e: Float[Array, "*n d"], inverse_root: Float[Array, "d d"]) -> Float[Array, "*n"]:
