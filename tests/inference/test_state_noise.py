@@ -364,6 +364,25 @@ def test_diagnose_and_the_exact_smoother_know_the_state(tmp_path):
 
 
 @pytest.mark.slow
+def test_particles_have_the_law_of_the_state():
+    series = gv.TimeSeries(TIMES, 1.0 + 0.3 * np.sin(2.0 * TIMES))
+    exact = gv.baselines.exact_smoother(cir(), series, dt=0.05)
+    post = gv.infer(cir(), series, dt=0.05)
+    options = {"key": jax.random.key(0), "samples": 800, "progress": False}
+    drawn = gv.baselines.particle_smoother(cir(), series, dt=0.05, guided=post, **options)
+    error = exact.std / np.sqrt(drawn.ess)
+    assert (np.abs(drawn.mean - exact.mean) < TOLERANCES["standard_errors"] * error).all()
+    assert abs(drawn.log_evidence - exact.log_evidence) < TOLERANCES["standard_errors"] * drawn.standard_error
+    between = drawn.marginals([1.01])
+    assert_close(between.mean, post.marginals([1.01]).mean, "coarse_moments", "between the nodes")
+    assert_close(between.std, post.marginals([1.01]).std, "fitted_moments", "sd between the nodes")
+    test = gv.TimeSeries([1.01], [1.2])
+    assert abs(drawn.nlpd(test) - post.nlpd(test)) < TOLERANCES["bridge"]
+    low, high = drawn.band()
+    assert (low > 0.0).all() and (high > low).all()
+
+
+@pytest.mark.slow
 def test_vdp_runs_where_the_noise_is_constant():
     series = gv.TimeSeries(TIMES, 1.0 + 0.3 * np.sin(2.0 * TIMES))
     by_vdp, by_cvi = (gv.infer(cir(noise=0.1), series, dt=0.02, method=m) for m in (gv.VDP(), gv.CVIDP()))

@@ -18,7 +18,7 @@ from girsanov.data.grid import Grid, grid_with
 from girsanov.data.series import TimeSeries
 from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, exact_path_model, path_model
-from girsanov.model.simulate import check_draws
+from girsanov.model.simulate import check_draws, states
 
 _CHUNK = 20  # sweeps in one call of compiled code
 _DISAGREE = 1.1  # above this R̂ the draws should not be used
@@ -59,9 +59,11 @@ class ParticlePosterior(DrawnPaths):
     def of(cls, model, series, times, draws, every, evidence, seconds: float) -> "ParticlePosterior":
         """Make a posterior from draws and compute its diagnostics.
 
-        `draws` are the draws to keep, shape (chains, draws, N, d). `every` are the paths of all sweeps, shape (sweeps,
-        chains, N, d), or None. `evidence` is the pair of log evidence and standard error.
+        `draws` are the draws to keep, shape (chains, draws, N, d), in coordinates in which the noise is constant.
+        `every` are the paths of all sweeps, shape (sweeps, chains, N, d), or None. `evidence` is the pair of log
+        evidence and standard error.
         """
+        draws = states(model, draws)
         ess, rhat = _diagnostics(draws)
         moved = np.full(len(times), np.nan)
         if every is not None and len(every) > 1:
