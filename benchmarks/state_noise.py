@@ -85,9 +85,8 @@ def rates(data: Path) -> None:
         fit, found = learnt(x, gap, dt, [0.3, 5.0, 0.8])
         off = np.abs(found - exact) / errors
         seconds = time.perf_counter() - begun
-        print(
-            f"dt 1/{1 / dt:.0f}: {np.exp(found).round(5)}, off by {off.max():.4f} standard errors, {fit.status}, {seconds:.1f} s"
-        )
+        values = f"{np.exp(found).round(5)}, off by {off.max():.4f} standard errors"
+        print(f"dt 1/{1 / dt:.0f}: {values}, {fit.status}, {seconds:.1f} s")
 
 
 def simulated(data: Path) -> None:
