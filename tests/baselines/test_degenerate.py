@@ -134,6 +134,7 @@ def bootstrap_evidence(series: gv.TimeSeries, n: int, rng: np.random.Generator, 
     return float(total)
 
 
+@pytest.mark.slow
 def test_the_evidence_of_a_langevin_double_well():
     """Guided particles agree with an independent filter and with the weights of q's paths, and not with the bound."""
     post = switching(0.1)
@@ -185,6 +186,7 @@ def tracked(dt: float) -> gv.Posterior:
     return gv.infer(model, series, dt, (0.0, 4.0), progress=False)
 
 
+@pytest.mark.slow
 def test_a_moving_object_by_range_and_bearing():
     """Means of q within three Monte Carlo errors, and what a Gaussian posterior may be off."""
     post = tracked(0.25)

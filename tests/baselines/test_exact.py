@@ -404,7 +404,7 @@ def test_no_array_over_nodes_and_pairs_of_points(N):
     points = np.broadcast_to(np.linspace(-3.0, 3.0, n), (N, n))
     with jax.enable_x64(True):
         program = jax.make_jaxpr(functools.partial(inspect.unwrap(forward_backward), MODELS["sine"]))(
-            0.1 * np.arange(N), points, np.zeros((N, n)), -0.5 * points[0] ** 2
+            0.1 * np.arange(N), points, points, np.zeros((N, n)), -0.5 * points[0] ** 2
         )
     assert largest_array(program.jaxpr) <= n * max(N, n)
 
@@ -415,7 +415,7 @@ def test_no_array_over_nodes_and_pairs_of_points(N):
 def test_states_of_two_dimensions_are_refused():
     model = gv.Model(gv.VanDerPol(), 1.0, gv.GaussianState(0.0, 1.0), gv.likelihoods.Gaussian(0.01))
     series = gv.TimeSeries([0.5], [[1.0, 2.0]])
-    with pytest.raises(ValueError, match="scalar states; this model's state has dimension 2"):
+    with pytest.raises(ValueError, match="scalar states, and this model's state has dimension 2"):
         exact_smoother(model, series, DT, SPAN)
 
 

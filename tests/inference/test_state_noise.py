@@ -202,6 +202,7 @@ def cir_evidence(times: np.ndarray, y: np.ndarray, n: int = 500) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_the_evidence_of_cox_ingersoll_ross_is_that_of_its_exact_transitions():
     """By the exact smoother of the discretised equation of w as its steps shorten; the bound lies below."""
     times = TIMES[1::2]
