@@ -31,7 +31,7 @@ from girsanov.inference.method import Method
 from girsanov.inference.objective import Posed, evaluate
 from girsanov.inference.singular import check_singular
 from girsanov.inference.status import Status
-from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.diffusions import Diffusion, NoiseForm, StateDiffusion
 from girsanov.model.latent import state_moments
 from girsanov.model.model import Model, check_inputs, with_errors_known
 from girsanov.model.quadrature import Rule
@@ -44,15 +44,21 @@ class Problem(eqx.Module):
         data: the time grid and the observations on its nodes.
         rule: quadrature nodes and weights for expectations of the drift.
         method: the settings of the algorithm.
+        noise: which coordinates have noise. The values of a traced diffusion do not tell; None if the noise depends on
+            the state.
     """
 
     data: SeriesOnGrid
     rule: Rule
     method: Any = eqx.field(static=True)
+    noise: NoiseForm | None = eqx.field(static=True)
 
     def of(self, model: Model) -> Posed:
         """Return the problem that consists of this model and these data."""
-        return Posed(with_errors_known(model, self.data.errors), self.data, self.rule)
+        model = with_errors_known(model, self.data.errors)
+        if self.noise is not None and isinstance(model.noise, Diffusion):
+            model = eqx.tree_at(lambda m: m.noise, model, model.noise.formed(self.noise))
+        return Posed(model, self.data, self.rule)
 
 
 class Solution(eqx.Module):
@@ -104,8 +110,8 @@ def prepare(
     Call it outside `jit`. It checks the model and the series.
 
     Args:
-        model: a model with the shapes of those that `solve` and `bound` will get; the values of its parameters do not
-            matter.
+        model: a model with the shapes of those that `solve` and `bound` will get, and with noise in the same
+            coordinates; otherwise the values of its parameters do not matter.
         series: the observations.
         dt: step of the time grid; the observation times are added to it.
         span: time of the initial state and end of the horizon; by default the first and last time of the series.
@@ -132,7 +138,8 @@ def lay_out(model: Model, series: TimeSeries, dt: Any, span: Any, grid: Any, met
     # The settings are part of a compiled program, so that they may hold no array. The random key of Monte Carlo
     # quadrature is one; it has served its purpose when the rule is made.
     settings = eqx.tree_at(lambda m: m.quadrature, method, None, is_leaf=lambda leaf: leaf is None)
-    problem = Problem(on_grid(series, nodes, nodes.capacity), method.rule(model.dim), settings)
+    noise = model.noise.structure if isinstance(model.noise, Diffusion) else None
+    problem = Problem(on_grid(series, nodes, nodes.capacity), method.rule(model.dim), settings, noise)
     check_singular(problem.of(model))
     return problem
 
@@ -149,7 +156,11 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
 
     Returns:
         The solution. Its `status` says how the run ended; numerical trouble raises no exception.
+
+    Raises:
+        ValueError: if the problem was prepared for a model of other dimensions.
     """
+    _check_arguments(model, problem, start)
     posed = _traced(model, problem)
     method = problem.method
     if method.time == "continuous":
@@ -176,6 +187,7 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
     )
 
 
+@in_a_users_program
 def bound(model: Model, problem: Problem, start: Solution | None = None) -> Float[Array, ""]:
     """Return the maximum of the evidence bound over q; may be called inside `jit`, `vmap` and `grad`.
 
@@ -190,7 +202,11 @@ def bound(model: Model, problem: Problem, start: Solution | None = None) -> Floa
 
     Returns:
         The bound, in nats; minus infinity where the bound is not finite at the start.
+
+    Raises:
+        ValueError: if the problem was prepared for a model of other dimensions.
     """
+    _check_arguments(model, problem, start)
     return _bound(model, problem, start)
 
 
@@ -233,6 +249,33 @@ def _at_q(model: Model, problem: Problem, moments: Moments, sites: Any) -> Float
     if isinstance(sites, ContinuousSites):
         return envelope(posed, sites)
     return evaluate(posed, Smoothed(moments, jnp.zeros(()), jnp.asarray(True)))[0]
+
+
+def _check_arguments(model: Any, problem: Any, start: Any) -> None:
+    """Raise a ValueError unless the problem and the start fit the model. Only types and shapes are looked at."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a gv.Model, got {type(model).__name__}")
+    if not isinstance(problem, Problem):
+        raise ValueError(
+            f"problem must be the result of gv.prepare(model, series, dt=...), got {type(problem).__name__}"
+        )
+    if not (start is None or isinstance(start, Solution)):
+        raise ValueError(f"start must be a result of gv.solve, or None, got {type(start).__name__}")
+    shape = jnp.shape(problem.data.y)
+    if len(shape) != 2:
+        raise ValueError(
+            f"the observations of the problem have shape {shape} instead of (n, D): several problems are solved by "
+            "jax.vmap, e.g. jax.vmap(gv.bound, in_axes=(None, 0))(model, problems)"
+        )
+    for what, made_for, has in (
+        ("a state of dimension", jnp.shape(problem.rule.nodes)[0], model.dim),
+        ("observations of dimension", shape[1], model.data_dim),
+    ):
+        if made_for != has:
+            raise ValueError(
+                f"the problem was prepared for {what} {made_for}, but the model has dimension {has}: call gv.prepare "
+                "with a model of these dimensions"
+            )
 
 
 def _traced(model: Model, problem: Problem) -> Posed:

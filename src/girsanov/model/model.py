@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
+from girsanov._core.checks import check_whole
 from girsanov._core.precision import float64, frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
@@ -192,7 +193,8 @@ def _dimension(drift: Any, Q: Any, state: Any, H: Any, dim: int | None) -> int:
     """Return the dimension of the state, from all parts of the model that determine it; they must agree."""
     sources: dict[str, int] = {}
     if dim is not None:
-        sources["dim"] = dim
+        check_whole(dim=dim)
+        sources["dim"] = int(dim)
     if isinstance(getattr(drift, "dim", None), int):
         sources["drift"] = drift.dim
     if isinstance(Q, StateDiffusion):
@@ -235,6 +237,8 @@ def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState 
         if not np.isfinite(mean).all():
             raise ValueError(f"initial.mean must be finite, got {mean!r}")
         mean = frozen(np.broadcast_to(mean, (d,)).copy())
+    else:
+        mean = jnp.broadcast_to(mean, (d,))
     if isinstance(noise, StateDiffusion):
         noise.check(d)
         if isinstance(mean, np.ndarray):

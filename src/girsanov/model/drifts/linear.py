@@ -66,7 +66,7 @@ class Linear(Drift):
         b = parameter(b)
         if b.ndim > 1 or (b.ndim == 1 and b.shape[0] != A.shape[0]):
             raise ValueError(f"Linear needs b of shape ({A.shape[0]},) to fit A of shape {A.shape}, got {b.shape}")
-        self.A, self.b = A, np.broadcast_to(b, A.shape[:1]) if isinstance(b, np.ndarray) else b
+        self.A, self.b = A, (np if isinstance(b, np.ndarray) else jnp).broadcast_to(b, A.shape[:1])
 
     @property
     def dim(self) -> int | None:

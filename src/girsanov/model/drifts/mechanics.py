@@ -211,7 +211,7 @@ class Matern(Drift):
         Returns:
             q, a scalar.
         """
-        rate = np.sqrt(2.0 * self.order) / np.asarray(self.lengthscale)
+        rate = np.sqrt(2.0 * self.order) / self.lengthscale
         return variance * _NOISE[self.order] * rate ** (2.0 * self.order)
 
 
