@@ -78,7 +78,8 @@ def dense(k, r, series: gv.TimeSeries, s: np.ndarray):
     for j, noise in enumerate(np.broadcast_to(r, series.dim)):
         keep = series.observed[:, j]
         t, y = series.times[keep], series.values[keep, j]
-        V, cross = k(t[:, None], t[None, :]) + noise * np.eye(len(t)), k(s[:, None], t[None, :])
+        own = 0.0 if series.errors is None else series.errors[keep, j] ** 2
+        V, cross = k(t[:, None], t[None, :]) + np.diag(noise + own + 0.0 * t), k(s[:, None], t[None, :])
         means.append(cross @ np.linalg.solve(V, y))
         variances.append(k(s, s) - (cross * np.linalg.solve(V, cross.T).T).sum(1))
         evidence -= 0.5 * (y @ np.linalg.solve(V, y) + np.linalg.slogdet(2 * np.pi * V)[1])
@@ -147,6 +148,20 @@ def test_exact_regression_is_dense_regression(name):
     assert_close(again.mean, mean, "evidence")
     assert_close(variances(again.cov), var, "evidence")
     assert again.log_evidence == pytest.approx(evidence, rel=TOLERANCES["evidence"])
+
+
+@pytest.mark.parametrize("regression", [gp_regression, sparse_gp_regression])
+def test_known_errors_are_noise_of_their_values(regression):
+    plain, at = data(20, D=2, missing=0.2), np.linspace(-2.0, 8.0, 7)
+    errors = np.random.default_rng(3).uniform(0.05, 1.0, (20, 2))
+    series = gv.TimeSeries(plain.times, plain.values, errors=errors)
+    options = {"optimise": False} if regression is sparse_gp_regression else {}
+    post = regression(series, kernel=A, noise_variance=NOISE, times=at, **options)
+    mean, var, evidence = dense(k12, NOISE, series, at)
+    assert_close(post.mean, mean, "evidence")
+    assert_close(variances(post.cov), var, "evidence")
+    assert_close(post.log_evidence, evidence, "evidence")
+    assert_close(post.marginals(at[2:4]).mean, mean[2:4], "evidence")
 
 
 @pytest.mark.parametrize("n", [1, 2])
