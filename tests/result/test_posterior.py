@@ -438,6 +438,28 @@ def test_save_and_load_is_exact(linear, tmp_path, name):
     assert np.array_equal(back.series.values, post.series.values, equal_nan=True)
 
 
+DRIFTS_OF_DRIFTS = {
+    "force of the library": gv.Langevin(gv.DoubleWell(3.0, 1.2), 0.7),
+    "force that is a sum": gv.Langevin(gv.DoubleWell(3.0, 1.2) + gv.OrnsteinUhlenbeck(0.4), 0.7),
+    "in a sum": gv.Langevin(gv.DoubleWell(2.0)) + gv.HarmonicOscillator(2.0),
+}
+
+
+@pytest.mark.parametrize("name", DRIFTS_OF_DRIFTS)
+def test_a_drift_of_drifts_is_saved_and_loaded(linear, tmp_path, name):
+    drift = DRIFTS_OF_DRIFTS[name]
+    model = gv.Model(drift, [0.0, 1.0], likelihood=gv.likelihoods.Gaussian(0.1), emission=[[1.0, 0.0]])
+    back = gv.load(dataclasses.replace(linear, model=model).save(tmp_path / "run.gv"))
+    assert_same(back.model, model)
+
+
+def test_a_force_of_your_own_is_asked_for(linear, tmp_path):
+    model = gv.Model(gv.Langevin(lambda x, t: -x), [0.0, 1.0], emission=[[1.0, 0.0]])
+    path = dataclasses.replace(linear, model=model).save(tmp_path / "run.gv")
+    with pytest.raises(ValueError, match=r"drift of your own.*drift=\.\.\."):
+        gv.load(path)
+
+
 def test_a_loaded_posterior_works_like_the_one_saved(linear, tmp_path):
     back = gv.load(linear.save(tmp_path / "run.gv"))
     t = [0.05, 0.77]
