@@ -134,7 +134,13 @@ def learn(
     initial_cov: InitialCov = "1",
     emission: Emission = None,
     span: Span = None,
-    objective: Annotated[str, typer.Option(help="What is maximised: modified, standard or profile.")] = "modified",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What is maximised: modified, standard or profile; by default the one that suits the method.",
+            show_default=False,
+        ),
+    ] = None,
     max_iterations: Annotated[int, typer.Option(help="Largest number of iterations of learning.", min=1)] = 100,
     out: Out = Path("out/learn"),
 ) -> None:
