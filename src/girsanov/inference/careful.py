@@ -150,7 +150,7 @@ def expected_drift(problem: Posed, q: Path) -> Expected:
     def at_nodes(constant, linear):  # constant + linear ξ
         return constant[:, None] + jnp.einsum("mij,jn->mni", linear, xi)
 
-    to_unit = jnp.linalg.inv(model.noise.root)
+    to_unit = model.noise.inverse_root
 
     def units(g):  # scales g so that ‖g‖²_{Q⁻¹} is the sum of squares of the result
         return g @ to_unit.T

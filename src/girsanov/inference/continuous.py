@@ -269,7 +269,7 @@ def followed(problem: Posed, base: Linearisation) -> Linearisation:
     drift, x = problem.model.drift, jnp.asarray(problem.model.initial_state().mean)
     A = jax.vmap(lambda t: jax.jacfwd(drift)(x, t), out_axes=-1)(problem.data.times)
     b = jax.vmap(lambda t: drift(x, t), out_axes=-1)(problem.data.times) - matvec(A, x[:, None])
-    silent = (jnp.eye(len(x)) - jnp.asarray(problem.model.noise.Q) @ problem.model.noise.precision)[:, :, None]
+    silent = jnp.asarray(problem.model.noise.silent_projector)[:, :, None]
     inside = problem.data.in_chain
     return Linearisation(
         jnp.where(inside, base.A + matmul(silent, A - base.A), base.A),

@@ -132,7 +132,7 @@ def path_model(model: Model, series: TimeSeries, grid: Grid) -> PathModel:
         )
     data = on_grid(series, grid)
     step_root = model.noise.step_roots(data.gaps)
-    return PathModel(model, data, data.by_node(), step_root, np.linalg.inv(step_root))
+    return PathModel(model, data, data.by_node(), step_root, model.noise.inverse_step_roots(data.gaps))
 
 
 @float64
@@ -145,8 +145,8 @@ def exact_path_model(model: Model, series: TimeSeries, grid: Grid, base: Lineari
     data = on_grid(series, grid)
     steps = _steps(base, model.noise, data.gaps)
     Phi, c, Sigma, A, b = (np.moveaxis(np.asarray(a), -1, 0) for a in (*steps, base.A, base.b))
-    step_root = np.linalg.cholesky(Sigma)
-    return PathModel(model, data, data.by_node(), step_root, np.linalg.inv(step_root), LinearSteps(Phi, c, A, b))
+    root = np.linalg.cholesky(Sigma)
+    return PathModel(model, data, data.by_node(), root, np.linalg.inv(root), LinearSteps(Phi, c, A, b))
 
 
 @compiled
