@@ -24,11 +24,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
 from girsanov._core.ascent import lbfgs
+from girsanov._core.checks import check_positive
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64, parameter, to_numpy
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
-from girsanov.baselines.kernels import Kernel, StateSpace, check_kernel, check_positive
+from girsanov.baselines.kernels import Kernel, StateSpace, check_kernel
 from girsanov.chain.blocks import matmul, matvec, outer, transpose
 from girsanov.data.rows import rows_of
 from girsanov.data.series import TimeSeries
@@ -319,7 +320,7 @@ def check_problem(series: Any, kernel: Any, noise_variance: Any) -> np.ndarray:
     if r.shape not in ((), (series.dim,)):
         raise ValueError(f"noise_variance must be a scalar or of shape ({series.dim},), got shape {r.shape}")
     for value in np.ravel(r):
-        check_positive("noise_variance", value)
+        check_positive(noise_variance=float(value))
     return r
 
 

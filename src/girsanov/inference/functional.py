@@ -19,16 +19,23 @@ from girsanov._core.precision import float64, in_a_users_program
 from girsanov._core.types import Array
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
-from girsanov.chain.smoother import Smoothed
 from girsanov.data.grid import make_grid
 from girsanov.data.on_grid import SeriesOnGrid, on_grid
 from girsanov.data.series import TimeSeries
 from girsanov.inference.conditioning import traced_status
-from girsanov.inference.continuous import ContinuousSites, envelope, from_discrete
-from girsanov.inference.cvi_dp import CVIDP, check_method
+from girsanov.inference.continuous_bound import ContinuousSites
+from girsanov.inference.cvi_dp import (
+    CVIDP,
+    check_method,
+    continuous_algorithm,
+    continuous_start,
+    discrete_algorithm,
+    discrete_method,
+)
+from girsanov.inference.envelope import bound_at, value_and_grad_at
 from girsanov.inference.loop import Algorithm, Carry, Limits, iterate
 from girsanov.inference.method import Method
-from girsanov.inference.objective import Posed, evaluate
+from girsanov.inference.objective import Posed
 from girsanov.inference.singular import check_singular
 from girsanov.inference.status import Status
 from girsanov.model.diffusions import Diffusion, NoiseForm, StateDiffusion
@@ -72,7 +79,7 @@ class Solution(eqx.Module):
         mean: means of the state, (N, d).
         cov: covariances of the state, (N, d, d).
         elbo: the evidence bound, in nats.
-        status: a number of `girsanov.inference.status.Status`; 1 is converged.
+        status: a number of `gv.Status`; 1 is converged.
         iterations: number of iterations.
         moments, natural: q by its moments and by its natural parameters, with time as the last axis, in coordinates in
             which the noise is constant.
@@ -167,7 +174,7 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
         carry = _continuous(posed, method, start)
         status = carry.status
     else:
-        carry = _run(method.algorithm(), posed, method, None if start is None else start.natural)
+        carry = _run(discrete_algorithm(method), posed, method, None if start is None else start.natural)
         status = traced_status(posed, carry)
     last = jnp.minimum(jnp.arange(posed.data.times.shape[0]), posed.data.size - 1)
     q = carry.moments
@@ -224,31 +231,15 @@ def _bound_forward(perturbed, model: Model, problem: Problem, start: Solution | 
 @_bound.def_bwd
 def _bound_backward(residuals, cotangent, perturbed, model: Model, problem: Problem, start: Solution | None):
     moments, sites = residuals
+    q = sites if isinstance(sites, ContinuousSites) else moments
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    vector, back = ravel_pytree(jax.tree.map(jnp.asarray, arrays))
 
     @in_a_users_program
-    def at_q(arrays):
-        return _at_q(eqx.combine(arrays, rest), problem, moments, sites)
+    def value(vector):
+        return bound_at(_traced(eqx.combine(back(vector), rest), problem), q)
 
-    # Transitions of the continuous process are computed in loops whose length depends on their numbers. JAX
-    # differentiates such loops in forward mode only, with one pass for each parameter.
-    if isinstance(sites, ContinuousSites):
-        vector, back = ravel_pytree(jax.tree.map(jnp.asarray, arrays))
-        gradient = back(jax.jacfwd(lambda v: at_q(back(v)))(vector))
-    else:
-        gradient = jax.grad(at_q)(arrays)
-    return jax.tree.map(lambda g: cotangent * g, gradient)
-
-
-def _at_q(model: Model, problem: Problem, moments: Moments, sites: Any) -> Float[Array, ""]:
-    """Return L(q, θ) up to a constant that does not depend on θ, with q held fixed.
-
-    In continuous time the sites of q are given instead of its moments, because q has the diffusion of the model.
-    """
-    posed = _traced(model, problem)
-    if isinstance(sites, ContinuousSites):
-        return envelope(posed, sites)
-    return evaluate(posed, Smoothed(moments, jnp.zeros(()), jnp.asarray(True)))[0]
+    return back(cotangent * value_and_grad_at(value, vector, q)[1])
 
 
 def _check_arguments(model: Any, problem: Any, start: Any) -> None:
@@ -293,11 +284,11 @@ def _run(algorithm: Algorithm, problem: Posed, method: CVIDP, start: Any, given:
 
 def _continuous(problem: Posed, method: CVIDP, start: Solution | None) -> Carry:
     """Run in continuous time, from a continuous solution or else from that of the discrete model, as `CVIDP` does."""
-    if start is not None:
-        return _run(method.continuous(), problem, method, start.sites)
-    if problem.model.noise.is_singular:
-        return _run(method.continuous(), problem, method, None)
-    discrete = method.discrete()
-    first = _run(discrete.algorithm(), problem, discrete, None)
-    given = first.status != int(Status.BAD_START)
-    return _run(method.continuous(), problem, method, from_discrete(first.sites), given)
+
+    def solve_discrete():
+        discrete = discrete_method(method)
+        first = _run(discrete_algorithm(discrete), problem, discrete, None)
+        return first.sites, first.status != int(Status.BAD_START)
+
+    begin, given = continuous_start(problem, None if start is None else start.sites, solve_discrete)
+    return _run(continuous_algorithm(method), problem, method, begin, given)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from girsanov._core.checks import check_positive_entries
 from girsanov._core.types import Array
 from girsanov.model.predictive import Entry, concave, in_parts, log_predictive, readings_at_the_mode
-from girsanov.model.quadrature import GaussHermite
+from girsanov.model.quadrature import GaussHermite, root_of
 
 _NODES = 32  # quadrature nodes for E log p under a scalar Gaussian
 _NARROW_NODES = 40  # quadrature nodes for E log p if the noise may be narrower than the Gaussian
@@ -28,8 +28,8 @@ class Likelihood(eqx.Module):
     has shape (D,), and `observed` is a bool mask of shape (D,) of the entries that are not missing.
 
     Attributes:
-        constraints: the parameters that learning keeps positive, as {"name": "positive"}; a matrix is kept positive
-            definite.
+        constraints: constraints that learning keeps, by parameter: "positive" or "ordered"; the others are free. A
+            matrix is kept positive definite.
     """
 
     constraints: ClassVar[dict[str, str]] = {}
@@ -353,14 +353,8 @@ def pair_covariance(
 ) -> Float[Array, ""]:
     """Return the covariance of first(z₁) and second(z₂) if z ~ N(mean, V), where `means` are their means."""
     xi, w = _normal_nodes()
-    z = mean + jnp.stack(jnp.meshgrid(xi, xi), -1).reshape(-1, 2) @ _root(V).T
+    z = mean + jnp.stack(jnp.meshgrid(xi, xi), -1).reshape(-1, 2) @ root_of(V).T
     return jnp.outer(w, w).ravel() @ (first(z[:, 0]) * second(z[:, 1])) - means[0] * means[1]
-
-
-def _root(V: Float[Array, "D D"]) -> Float[Array, "D D"]:
-    """Return a square root of V, which is only semi-definite if the emission has more rows than the state entries."""
-    e, U = jnp.linalg.eigh(V)
-    return U * jnp.sqrt(jnp.maximum(e, 0.0))
 
 
 def check_shapes(likelihood: Likelihood, D: int, name: str = "likelihood") -> None:
