@@ -75,6 +75,15 @@ def test_the_variance_of_a_matern_process_may_be_traced():
     assert_close(traced, gv.matern(2.5, 0.8, 0.7).diffusion, "exact")
 
 
+def test_arrays_of_jax_that_are_not_traced_are_checked_as_numbers_are():
+    with pytest.raises(ValueError, match=r"diffusion must be positive and finite, got -1\.0"):
+        gv.Model(gv.DoubleWell(), diffusion=jnp.array(-1.0))
+    with pytest.raises(ValueError, match=r"variance must be positive and finite, got -1\.0"):
+        gv.likelihoods.Gaussian(jnp.array(-1.0))
+    model = gv.Model(gv.DoubleWell(), initial=gv.GaussianState(jnp.array(0.3)), dim=2)
+    assert np.array_equal(model.initial_state().mean, [0.3, 0.3])
+
+
 @pytest.mark.slow
 def test_the_gradient_in_the_noise_of_a_velocity_is_that_of_differences():
     problem = gv.prepare(with_velocity(0.6), SERIES, DT, SPAN)
