@@ -83,6 +83,38 @@ def split_dense(mean: np.ndarray, cov: np.ndarray, d: int) -> tuple[np.ndarray, 
     return mean.reshape(N, d), S, C
 
 
+def composed(post: Any, transition: Any = None) -> dict[str, np.ndarray]:
+    """The natural parameters h, J, K that the target sites of a posterior add up to, node by node in NumPy.
+
+    In discrete time the base has Euler's transitions; otherwise `transition(m)` gives Φ, c and Σ of step m, and the
+    dense sites have the weight of half an interval at both its ends.
+    """
+    target, initial, Q = post.target, post.model.initial_state(), np.asarray(post.model.diffusion)
+    d, gaps = len(Q), np.diff(post.times)
+    h, J, K = np.zeros((d, len(gaps) + 1)), np.zeros((d, d, len(gaps) + 1)), np.zeros((d, d, len(gaps)))
+    J[..., 0] = np.linalg.inv(initial.cov)
+    h[:, 0] = J[..., 0] @ np.asarray(initial.mean)
+    for m, gap in enumerate(gaps):
+        A, b = target.base.A[..., m], target.base.b[:, m]
+        T, c, V = (np.eye(d) + gap * A, gap * b, gap * Q) if transition is None else transition(m)
+        W = np.linalg.inv(V)
+        h[:, m] -= T.T @ W @ c
+        h[:, m + 1] += W @ c
+        J[..., m] += T.T @ W @ T
+        J[..., m + 1] += W
+        K[..., m] = -W @ T
+        ends = [(m, gap, target.dense)]
+        if target.right is not None:
+            ends = [(m, 0.5 * gap, target.dense), (m + 1, 0.5 * gap, target.right)]
+        for node, weight, sites in ends:
+            h[:, node] += weight * sites.potential[:, m]
+            J[..., node] += weight * sites.precision[..., m]
+    for i, node in enumerate(post.node):
+        h[:, node] += target.data.potential[:, i]
+        J[..., node] += target.data.precision[..., i]
+    return {"h": h, "J": J, "K": K}
+
+
 def linear_joint(A: Any, b: Any, Q: Any, mean: Any, cov: Any, times: Any) -> tuple[np.ndarray, np.ndarray]:
     """Joint mean and covariance of the Euler chain x₊ = x + Δ(A_m x + b_m) + N(0, ΔQ); A (M, d, d), b (M, d)."""
     gaps, d, N = np.diff(times), len(mean), len(times)

@@ -10,6 +10,7 @@ from girsanov import diffusions, likelihoods
 from girsanov.data.series import TimeSeries
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.functional import Solution, bound, prepare, solve
+from girsanov.inference.status import Status
 from girsanov.inference.vdp import VDP
 from girsanov.model.drifts import (
     MLP,
@@ -94,6 +95,7 @@ __all__ = [
     "Sine",
     "Solution",
     "SquareRoot",
+    "Status",
     "Sum",
     "TimeSeries",
     "VanDerPol",

@@ -78,7 +78,8 @@ def dense(k, r, series: gv.TimeSeries, s: np.ndarray):
     for j, noise in enumerate(np.broadcast_to(r, series.dim)):
         keep = series.observed[:, j]
         t, y = series.times[keep], series.values[keep, j]
-        V, cross = k(t[:, None], t[None, :]) + noise * np.eye(len(t)), k(s[:, None], t[None, :])
+        own = 0.0 if series.errors is None else series.errors[keep, j] ** 2
+        V, cross = k(t[:, None], t[None, :]) + np.diag(noise + own + 0.0 * t), k(s[:, None], t[None, :])
         means.append(cross @ np.linalg.solve(V, y))
         variances.append(k(s, s) - (cross * np.linalg.solve(V, cross.T).T).sum(1))
         evidence -= 0.5 * (y @ np.linalg.solve(V, y) + np.linalg.slogdet(2 * np.pi * V)[1])
@@ -147,6 +148,20 @@ def test_exact_regression_is_dense_regression(name):
     assert_close(again.mean, mean, "evidence")
     assert_close(variances(again.cov), var, "evidence")
     assert again.log_evidence == pytest.approx(evidence, rel=TOLERANCES["evidence"])
+
+
+@pytest.mark.parametrize("regression", [gp_regression, sparse_gp_regression])
+def test_known_errors_are_noise_of_their_values(regression):
+    plain, at = data(20, D=2, missing=0.2), np.linspace(-2.0, 8.0, 7)
+    errors = np.random.default_rng(3).uniform(0.05, 1.0, (20, 2))
+    series = gv.TimeSeries(plain.times, plain.values, errors=errors)
+    options = {"optimise": False} if regression is sparse_gp_regression else {}
+    post = regression(series, kernel=A, noise_variance=NOISE, times=at, **options)
+    mean, var, evidence = dense(k12, NOISE, series, at)
+    assert_close(post.mean, mean, "evidence")
+    assert_close(variances(post.cov), var, "evidence")
+    assert_close(post.log_evidence, evidence, "evidence")
+    assert_close(post.marginals(at[2:4]).mean, mean[2:4], "evidence")
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -403,14 +418,14 @@ def test_table_1_gaussian_process_regression_on_the_ornstein_uhlenbeck_folds(dat
 
 SERIES = gv.TimeSeries([0.0, 1.0, 2.0], [0.1, 0.4, 0.2])
 BAD_KERNELS = {
-    "negative variance": (lambda: Matern12(variance=-1.0), r"Matern12: variance must be a positive.*got -1\.0"),
-    "zero lengthscale": (lambda: Matern52(lengthscale=0.0), r"Matern52: lengthscale must be a positive.*got 0\.0"),
-    "infinite": (lambda: Constant(np.inf), "Constant: variance must be a positive, finite number, got inf"),
+    "negative variance": (lambda: Matern12(variance=-1.0), r"Matern12: variance must be positive.*got -1\.0"),
+    "zero lengthscale": (lambda: Matern52(lengthscale=0.0), r"Matern52: lengthscale must be positive.*got 0\.0"),
+    "infinite": (lambda: Constant(np.inf), "Constant: variance must be positive and finite, got inf"),
     "not a scalar": (lambda: Linear([1.0, 2.0]), r"Linear: variance.*got \[1\.0, 2\.0\]"),
     "sum with a number": (lambda: Matern12() + 1.0, r"a kernel is Matern12.*got 1\.0"),
     "empty sum": (lambda: Sum(), r"Sum\(\) has no kernels"),
-    "negative decay": (lambda: ornstein_uhlenbeck_kernel(-1.2, 1.0), r"decay must be a positive.*got -1\.2"),
-    "negative diffusion": (lambda: ornstein_uhlenbeck_kernel(1.2, -1.0), r"diffusion must be a positive.*got -1\.0"),
+    "negative decay": (lambda: ornstein_uhlenbeck_kernel(-1.2, 1.0), r"decay must be positive.*got -1\.2"),
+    "negative diffusion": (lambda: ornstein_uhlenbeck_kernel(1.2, -1.0), r"diffusion must be positive.*got -1\.0"),
 }
 
 
@@ -423,7 +438,7 @@ def test_bad_kernels(name, as_a_user):
 
 BAD_CALLS = {
     "unknown kernel": ({"kernel": "rbf"}, r"a kernel is Matern12.*such as Matern12\(.*got 'rbf'"),
-    "negative noise": ({"noise_variance": -0.1}, r"noise_variance must be a positive.*got -0\.1"),
+    "negative noise": ({"noise_variance": -0.1}, r"noise_variance must be positive.*got -0\.1"),
     "noise of another shape": ({"noise_variance": [0.1, 0.2]}, r"noise_variance must be.*\(1,\), got shape \(2,\)"),
     "times with NaN": ({"times": [0.0, np.nan]}, r"times\[1\] is nan"),
     "times of a wrong shape": ({"times": np.zeros((2, 2))}, r"times must have shape \(n,\).*\(2, 2\)"),

@@ -208,9 +208,12 @@ def test_ok_is_false_where_the_chain_is_not_a_density(d, engine):
         assert not bool(SMOOTH[engine](NaturalChain(good.h, J, good.K)).ok)
 
 
-def test_engine_auto_is_one_of_the_two_and_gives_the_same():
-    chain = random_chain(np.random.default_rng(5), 2, 10)
-    a, b = compiled(smoother.smooth)(chain), SMOOTH["sequential"](chain)
+def test_engine_auto_partitions_long_chains_and_gives_the_same(monkeypatch):
+    monkeypatch.setitem(smoother._PARTITION_FROM, 1, 20)
+    short, long = (random_chain(np.random.default_rng(5), 1, N) for N in (19, 20))
+    assert smoother._engine(short, "auto", {}) is smoother.sequential
+    assert smoother._engine(long, "auto", {}) is smoother.partitioned
+    a, b = compiled(lambda chain: smoother.smooth(chain))(long), SMOOTH["sequential"](long)
     assert_gaussian(time_first(a.moments), time_first(b.moments), "exact")
 
 

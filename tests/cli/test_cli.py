@@ -68,6 +68,16 @@ def test_learn_writes_estimates_their_errors_and_a_fit_to_go_on_from(runs, tmp_p
     assert (tmp_path / "learning.png").stat().st_size > 1000 and (tmp_path / "posterior.csv").exists()
 
 
+def test_learn_takes_a_model_with_singular_noise(tmp_path):
+    """Its objective is another one than that of regular noise, and the command takes the one that suits."""
+    times = np.linspace(0.0, 2.0, 9)
+    report.write_table(tmp_path / "data.csv", {"t": times, "y": np.sin(2.0 * times)})
+    options = ["--drift", "integrated_ou", "--diffusion", "0,1", "--emission", "1,0", "--noise", 0.01, "--dt", 0.25]
+    options += ["--trainable", "likelihood.variance", "--max-iterations", 3]
+    assert run("learn", tmp_path / "data.csv", *options, "--out", tmp_path / "out") in (0, 3)
+    assert result(tmp_path / "out")["parameters"]["likelihood.variance"] != 0.01
+
+
 @pytest.mark.slow
 def test_compare_scores_every_method_on_the_same_observations(runs, tmp_path):
     data = runs / "simulate" / "data.csv"

@@ -85,7 +85,9 @@ def test_record(tmp_path):
     (result,) = sweep([Task("a", "sweep_tasks:not_finite", {})], tmp_path, jobs=1)
     assert result.value == {"good": 1.0, "bad": None}
     assert set(result.versions) == {"girsanov", "jax", "numpy", "python"}
-    assert result.seconds >= 0 and result.started.startswith("20")
+    assert result.started.startswith("20")
+    (slow,) = sweep(work_tasks(tmp_path, 1, seconds=0.2), tmp_path / "slow", jobs=1)
+    assert slow.seconds >= 0.2 and result.seconds < slow.seconds
     content = json.loads((tmp_path / "tasks" / files(tmp_path)[0]).read_text())
     assert content["task"] == {"name": "a", "function": "sweep_tasks:not_finite", "settings": {}}
 

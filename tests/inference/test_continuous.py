@@ -15,6 +15,7 @@ from support import (
     assert_compiles_once,
     assert_gaussian,
     bridge_by_precisions,
+    composed,
     condition,
     pose,
     split_dense,
@@ -25,7 +26,7 @@ import girsanov as gv
 from girsanov._core.precision import float64
 from girsanov.chain.linear_sde import Time, linear_transition
 from girsanov.data.grid import regular_grid
-from girsanov.inference.continuous import ContinuousSites, evaluate_continuous
+from girsanov.inference.continuous_bound import ContinuousSites, evaluate_continuous
 from girsanov.paper.data import inference_model, load_fold
 from girsanov.result.infer import make_posterior, run_history
 
@@ -390,6 +391,10 @@ def test_sites_compose_the_posterior_whatever_their_base():
     assert sites.time == "continuous"
     other = sites.rebase(type(sites.base)(0.5 * sites.base.A, sites.base.b + 1.0))
     assert_close(other.base.b, sites.base.b + 1.0, "exact", "base")
+    Q, gaps = np.asarray(post.model.diffusion), np.diff(post.times)
+    wanted = composed(post, lambda m: turning_transition(post.target.base, m, Q, gaps[m], 0.0, 1.0))
+    for part in ("h", "J", "K"):  # at the optimum the target sites are those of q
+        assert_close(getattr(post.natural, part), wanted[part], "optimum_moments", f"{part} of the target sites")
     for form in (sites, other):
         for part in ("h", "J", "K"):
             assert_close(getattr(form.natural(), part), getattr(post.natural, part), "roundtrip", part)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import assert_close, assert_compiles_once, assert_gaussian
+from support import assert_close, assert_compiles_once, assert_gaussian, composed
 from tolerances import TOLERANCES
 
 import girsanov as gv
@@ -99,8 +99,14 @@ def test_both_algorithms_reach_the_same_optimum():
 
 
 def test_step_of_an_iteration_is_the_step_taken():
-    """All of it, refinement of the line included: a step along an ascent direction is positive."""
-    assert (run().history.step[1:] > 0).all()
+    """All of it, refinement of the line included: the first one goes from η towards g(η), the sites of the gradient."""
+    method = gv.CVIDP(coarse_to_fine=False)
+    before, after = (run(method=method, max_iterations=n) for n in (0, 1))
+    step, target = after.history.step[1], composed(before)
+    assert step > 0
+    for part in ("h", "J", "K"):
+        a, b = (getattr(p.natural, part) for p in (before, after))
+        assert_close(b, (1 - step) * a + step * target[part], "roundtrip", part)
 
 
 def test_plain_mirror_descent_with_too_large_a_step_says_so():
@@ -142,6 +148,7 @@ def test_mirror_step_is_a_convex_combination_of_natural_parameters():
     full = run(method=gv.CVIDP(rho=1.0, safeguard=False, max_iterations=1), start=begin)
     for part in ("h", "J", "K"):
         a, b, g = (getattr(p.natural, part) for p in (begin, after, full))
+        assert_close(g, composed(begin)[part], "roundtrip", f"{part} of the target sites")
         assert_close(b, (1 - rho) * a + rho * g, "roundtrip", part)
 
 

@@ -16,7 +16,7 @@ from tolerances import TOLERANCES
 
 import girsanov as gv
 from girsanov.data.grid import regular_grid
-from girsanov.inference.cvi_dp import CVIDP
+from girsanov.inference.cvi_dp import CVIDP, discrete_algorithm
 from girsanov.inference.loop import run
 from girsanov.learning.learn import learn
 from girsanov.learning.objectives import Expansion, modified_value_and_grad, standard_value_and_grad, with_parameters
@@ -167,12 +167,12 @@ def test_gradients_against_central_differences(make):
             return float(value), np.asarray(grad)
 
         def standard(t, q=result.moments):
-            value, grad = standard_value_and_grad(t, spec, problem, q, np.float64(0.0), {})
+            value, grad = standard_value_and_grad(t, spec, problem, q, {})
             return float(value), np.asarray(grad)
 
         def profile(t):
             here = jax.tree.map(np.asarray, with_parameters(spec, t, problem))
-            best = run(method.algorithm(), here, result.sites, tolerance=1e-13, max_iterations=1000)
+            best = run(discrete_algorithm(method), here, result.sites, tolerance=1e-13, max_iterations=1000)
             return best.elbo, standard(t, best.moments)[1]
 
         for objective in (modified, standard, profile):

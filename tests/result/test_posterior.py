@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.stats
-from support import assert_close, assert_gaussian, bridge_by_precisions, condition, linear_joint, split_dense
+from support import assert_close, assert_gaussian, bridge_by_precisions, composed, condition, linear_joint, split_dense
 from tolerances import TOLERANCES
 
 import girsanov as gv
@@ -322,6 +322,8 @@ def test_sites_add_up_to_q_and_rebasing_leaves_it(which, request):
     back = moved.rebase(sites.base)
     for part in ("h", "J", "K"):
         q = getattr(post.natural, part)
+        # at the optimum the target sites are those of q; the form of q by its sites has the rest of q as dense sites
+        assert_close(composed(post)[part], q, "roundtrip" if which == "linear" else "optimum_moments", part)
         assert_close(getattr(sites.natural(), part), q, "roundtrip", part)
         assert_close(getattr(moved.natural(), part), q, "roundtrip", f"{part} after rebasing")
         # what is left of q once the base has been taken away, which for a linear drift is nothing
@@ -436,6 +438,28 @@ def test_save_and_load_is_exact(linear, tmp_path, name):
     assert (back.history.passes, back.history.coarse) == (post.history.passes, post.history.coarse)
     assert np.array_equal(back.series.times, post.series.times)
     assert np.array_equal(back.series.values, post.series.values, equal_nan=True)
+
+
+DRIFTS_OF_DRIFTS = {
+    "force of the library": gv.Langevin(gv.DoubleWell(3.0, 1.2), 0.7),
+    "force that is a sum": gv.Langevin(gv.DoubleWell(3.0, 1.2) + gv.OrnsteinUhlenbeck(0.4), 0.7),
+    "in a sum": gv.Langevin(gv.DoubleWell(2.0)) + gv.HarmonicOscillator(2.0),
+}
+
+
+@pytest.mark.parametrize("name", DRIFTS_OF_DRIFTS)
+def test_a_drift_of_drifts_is_saved_and_loaded(linear, tmp_path, name):
+    drift = DRIFTS_OF_DRIFTS[name]
+    model = gv.Model(drift, [0.0, 1.0], likelihood=gv.likelihoods.Gaussian(0.1), emission=[[1.0, 0.0]])
+    back = gv.load(dataclasses.replace(linear, model=model).save(tmp_path / "run.gv"))
+    assert_same(back.model, model)
+
+
+def test_a_force_of_your_own_is_asked_for(linear, tmp_path):
+    model = gv.Model(gv.Langevin(lambda x, t: -x), [0.0, 1.0], emission=[[1.0, 0.0]])
+    path = dataclasses.replace(linear, model=model).save(tmp_path / "run.gv")
+    with pytest.raises(ValueError, match=r"(?s)drift of your own.*drift=\.\.\."):
+        gv.load(path)
 
 
 def test_a_loaded_posterior_works_like_the_one_saved(linear, tmp_path):

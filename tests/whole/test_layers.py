@@ -7,8 +7,10 @@ import ast
 import graphlib
 import importlib
 import re
+import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,21 +70,34 @@ def parse(source: str) -> ast.Module:
     return tree
 
 
-def imports(source: str, modules: set[str]) -> set[str]:
-    """Every module of the package that a source imports, at its top or inside a function, types excepted."""
+def imports(source: str, modules: set[str], package: str) -> set[str]:
+    """Every module of the package that a source imports, at its top or inside a function, types excepted.
+
+    `package` is where relative imports start. A call of `import_module` counts if it has the name as a text.
+    """
     found = set()
     for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inside = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules else node.module for name in inside}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            inside = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else base for name in inside}
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            found |= {node.args[0].value} if called in ("import_module", "__import__") else set()
     return found & modules
 
 
 def import_graph(root: Path) -> dict[str, set[str]]:
-    sources = {module_name(p, root): p.read_text() for p in root.rglob("*.py")}
-    return {name: imports(text, set(sources)) - {name} for name, text in sources.items()}
+    paths = {module_name(p, root): p for p in root.rglob("*.py")}
+
+    def found(name: str, path: Path) -> set[str]:
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        return imports(path.read_text(), set(paths), package) - {name}
+
+    return {name: found(name, path) for name, path in paths.items()}
 
 
 def crossings(graph: dict[str, set[str]]) -> list[str]:
@@ -161,9 +176,21 @@ def test_a_circle_of_modules_is_found(tmp_path):
     [
         ("chain", "from girsanov.model.drifts import Drift", "girsanov.model.drifts"),
         ("chain", "def f():\n    import girsanov.data.grid", "girsanov.data.grid"),
+        ("chain", "from ..model.drifts import Drift", "girsanov.model.drifts"),
+        ("chain", "from .. import data\nfrom ..data import grid", "girsanov.data.grid"),
+        ("chain", "def f():\n    return importlib.import_module('girsanov.data.grid')", "girsanov.data.grid"),
         ("model", "from girsanov.chain import blocks", None),
+        ("model", "from . import drifts\nfrom ..chain.blocks import inverse", None),
     ],
-    ids=["upwards", "across, inside a function", "downwards"],
+    ids=[
+        "upwards",
+        "across, inside a function",
+        "upwards, relative",
+        "across, relative",
+        "across, by name",
+        "downwards",
+        "downwards, relative",
+    ],
 )
 def test_a_layer_that_is_crossed_is_found(tmp_path, module, line, target):
     root = tmp_path / "girsanov"
@@ -207,10 +234,15 @@ def test_a_package_out_of_its_place_is_found(tmp_path, module, line, found):
     assert misplaced(tmp_path / "girsanov") == found
 
 
+# A factor or an inverse of Q, or of its root, whether Q is read from its owner there or before.
+_FACTORED = (
+    r"\b(cholesky|p?inv|inverse|slogdet|eigh|eigvalsh|solve|solve_triangular)"
+    r"\(((jn|n)p\.asarray\()?[\w.]*\b(diffusion|Q|noise\.root|step_roots?)\b"
+)
 # Who may read what one type owns: the owner, the model that offers it to users, and files and commands that pass it on.
 OWNED = {
     r"\.emission\b": ("model/observation.py", "model/model.py", "result/saving.py", "result/loading.py", "cli/"),
-    r"(cholesky|inv|inverse|slogdet|eigh)\([^()]*(\.diffusion|\.Q)\b": ("model/diffusions/",),
+    _FACTORED: ("model/diffusions/",),
     r"\.likelihood\.(log_prob|expected|start|sample|predictive|log_predictives?)\b": ("model/observation.py",),
 }
 
@@ -226,6 +258,31 @@ def test_emission_likelihood_and_spectral_density_have_one_owner(pattern):
     assert trespassers(pattern, ()) != []  # the owner itself: the pattern does find such lines
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("Q_inv = inverse(Q)[0]", True),
+        ("jnp.linalg.inv(model.noise.root)", True),
+        ("np.linalg.inv(step_root)", True),
+        ("np.linalg.cholesky(np.asarray(problem.model.noise.Q))", True),
+        ("jnp.linalg.slogdet(model.diffusion)", True),
+        ("inverse(Q_inv - 2.0 * gaps * Psi)", False),
+        ("np.linalg.inv(root)", False),
+    ],
+)
+def test_a_factor_of_the_spectral_density_is_found(tmp_path, line, found):
+    (tmp_path / "extra.py").write_text(line + "\n")
+    assert trespassers(_FACTORED, (), tmp_path) == (["extra.py"] if found else [])
+
+
+# Words of the tree in CONTRIBUTING.md that are no modules.
+PROSE = {
+    "Gaussian", "Markov", "SDEs", "a", "and", "beside", "bound", "chain", "chains", "checks", "constant",
+    "constraints", "driver", "errors", "for", "in", "is", "its", "linear", "models", "noise", "of", "one", "prepare",
+    "settings", "solve", "standard", "starts", "states", "the", "their", "them", "where", "with",
+}  # fmt: skip
+
+
 def test_the_tree_of_contributing_is_the_tree():
     drawn = (ROOT.parents[1] / "CONTRIBUTING.md").read_text().split("```")[3]
     lines: dict[str, str] = {}
@@ -235,9 +292,23 @@ def test_the_tree_of_contributing_is_the_tree():
     rooms = {p.name for p in ROOT.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert set(lines) == rooms | {"girsanov", "plotting", "report"}
     for name in ("learning", "result", "inference", "model", "chain", "data", "_core"):
-        listed = set(re.findall(r"\w+", lines[name]))
-        missing = {p.stem for p in (ROOT / name).glob("*.py")} - {"__init__"} - listed
+        listed = set(re.findall(r"\w+", lines[name])) - {name}
+        inside = (p for p in (ROOT / name).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists())
+        modules = {p.stem for p in inside} - {"__init__"}
+        missing, stale = modules - listed - {name}, listed - modules - PROSE
         assert not missing, f"CONTRIBUTING.md does not list {missing} in {name}"
+        assert not stale, f"CONTRIBUTING.md lists {stale} in {name}, which are no modules: remove them, or add to PROSE"
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_settings_of_the_experiments_and_the_mark_of_types(tmp_path):
+    pytest.importorskip("hatchling", reason="the package is built by hatchling, which is not installed")
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT.parents[1]]
+    subprocess.run([str(a) for a in build], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("girsanov-*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    configs = {f"girsanov/paper/configs/{p.name}" for p in (ROOT / "paper" / "configs").glob("*.toml")}
+    assert configs and configs | {"girsanov/py.typed"} <= packed
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT.parents[1] / "benchmarks").glob("*.py")))

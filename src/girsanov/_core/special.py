@@ -1,4 +1,4 @@
-"""The constant log 2π, and two differences that involve log Γ, to full precision for every x > 0.
+"""The constants log 2π and ε of float64, and two differences that involve log Γ, to full precision for every x > 0.
 
 Computed directly, the two differences would cancel for large x. Here both go from x to x + 10, where Stirling's series
 has converged, by terms that stay small. There is no threshold in x, so they can be differentiated everywhere.
@@ -13,6 +13,7 @@ _STEPS = 10
 _HALF = (-1 / 8, 1 / 192, -1 / 640, 17 / 14336, -31 / 18432, 691 / 180224)
 _WHOLE = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
 LOG_2PI = 1.8378770664093453
+EPSILON = 2.0**-52  # the distance from 1 to the next float64
 
 
 def _odd_powers(coefficients: tuple[float, ...], x: Float[Array, "..."]) -> Float[Array, "..."]:

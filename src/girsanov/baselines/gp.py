@@ -1,7 +1,7 @@
 """Exact Gaussian process regression in time, in O(n), for kernels of Markov processes.
 
-The model is y_i = f(t_i) + ε_i with f ~ GP(0, k) and ε_i ~ N(0, r), where f is a coordinate of a linear SDE with state
-x:
+The model is y_i = f(t_i) + ε_i with f ~ GP(0, k) and ε_i ~ N(0, r + e_i²), where e_i is the known error of y_i, zero if
+the series has none, and f is a coordinate of a linear SDE with state x:
 
     f(t_i) = h_iᵀx_i,  x_i | x_{i−1} ~ N(A_i x_{i−1}, P − A_i P A_iᵀ),  x_0 ~ N(0, P).
 
@@ -24,12 +24,14 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
 from girsanov._core.ascent import lbfgs
+from girsanov._core.checks import check_positive
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64, parameter, to_numpy
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
-from girsanov.baselines.kernels import Kernel, StateSpace, check_kernel, check_positive
+from girsanov.baselines.kernels import Kernel, StateSpace, check_kernel
 from girsanov.chain.blocks import matmul, matvec, outer, transpose
+from girsanov.data.rows import rows_of
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.likelihoods import Gaussian
@@ -102,7 +104,7 @@ def gp_regression(
     The columns of the series are independent processes with the same kernel. Single entries may be missing (NaN).
 
     Args:
-        series: the observations.
+        series: the observations. The squares of their errors, if they have any, are added to the noise variance.
         kernel: `Matern12`, `Matern32`, `Matern52`, `Constant`, `Linear`, sums and products of them, or the result of
             `ornstein_uhlenbeck_kernel`.
         noise_variance: variance r of the observation noise, a scalar or shape (D,).
@@ -128,21 +130,32 @@ def gp_regression(
 
 
 class Padded(NamedTuple):
-    """Increasing times, values, and a mask of the values to use; padding at the end is masked out."""
+    """Increasing times, values, a mask of the values to use, and squared errors; padding at the end is masked out."""
 
     t: Float[Array, " N"]
     y: Float[Array, "N D"]
     seen: Bool[Array, "N D"]
+    squared_errors: Float[Array, "N D"]
+
+    def noise(self, r: Float[Array, "..."]) -> Float[Array, "N D"]:
+        """Return the noise variance of every value, from that of all values or of each column."""
+        return r + self.squared_errors
 
 
 def _padded(nodes: np.ndarray, series: TimeSeries) -> Padded:
     """Put the series on `nodes`, padded to a power of two so that data of similar length share a compiled program."""
     N = 1 << (len(nodes) - 1).bit_length()
     t = np.append(nodes, np.full(N - len(nodes), nodes[-1]))
-    y, seen = np.zeros((N, series.dim)), np.zeros((N, series.dim), bool)
+    y, seen, squares = np.zeros((N, series.dim)), np.zeros((N, series.dim), bool), np.zeros((N, series.dim))
     at = np.searchsorted(nodes, series.times)
-    y[at], seen[at] = series.filled, series.observed
-    return Padded(t, y, seen)
+    y[at], seen[at], squares[at] = series.filled, series.observed, squared_errors(series)
+    return Padded(t, y, seen, squares)
+
+
+def squared_errors(series: TimeSeries) -> np.ndarray:
+    """Return the squares of the known errors, shape (n, D); zero for missing values and where there are no errors."""
+    errors = rows_of(series).errors
+    return np.zeros(series.values.shape) if errors is None else np.asarray(errors) ** 2
 
 
 class Filtered(NamedTuple):
@@ -164,14 +177,14 @@ class Filtered(NamedTuple):
 
 
 def _filter(
-    x: StateSpace, r: Float[Array, ""], y: Float[Array, " N"], seen: Bool[Array, " N"]
+    x: StateSpace, r: Float[Array, " N"], y: Float[Array, " N"], seen: Bool[Array, " N"]
 ) -> tuple[Filtered, Float[Array, ""]]:
     """Run the Kalman filter on one column; return its output and log p(y)."""
     Q = x.P - x.A @ x.P @ jnp.swapaxes(x.A, 1, 2)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # gradients store only the states and recompute the rest
     def step(state, at):
-        (m, P), (A, Q, h, y, seen) = state, at
+        (m, P), (A, Q, h, r, y, seen) = state, at
         m, P = matvec(A, m), matmul(matmul(A, P), transpose(A)) + Q
         Ph = matvec(P, h)
         v, S = y - (h * m).sum(), (h * Ph).sum() + r
@@ -181,7 +194,7 @@ def _filter(
         m, P = m + g * v, P - outer(matvec(P, h) - r * g, g)
         return (m, P), Filtered(m, P, v, S, g)
 
-    _, out = jax.lax.scan(step, (jnp.zeros(len(x.P)), x.P), (x.A, Q, x.h, y, seen))
+    _, out = jax.lax.scan(step, (jnp.zeros(len(x.P)), x.P), (x.A, Q, x.h, r, y, seen))
     return out, -0.5 * jnp.where(seen, LOG_2PI + jnp.log(out.S) + out.v**2 / out.S, 0.0).sum()
 
 
@@ -209,20 +222,20 @@ def _smooth(
 
 
 def _evidence(kernel: Kernel, noise: Float[Array, "..."], data: Padded) -> Float[Array, ""]:
-    x, r = kernel.state_space(data.t), jnp.broadcast_to(noise, data.y.shape[1:])
-    return jax.vmap(lambda *column: _filter(x, *column)[1], (0, 1, 1))(r, data.y, data.seen).sum()
+    x = kernel.state_space(data.t)
+    return jax.vmap(lambda *column: _filter(x, *column)[1], 1)(data.noise(noise), data.y, data.seen).sum()
 
 
 @compiled
 def _condition(kernel: Kernel, noise, data: Padded):
     """Return the log evidence, and mean, variance and prior variance of f at every time."""
-    x, r = kernel.state_space(data.t), jnp.broadcast_to(noise, data.y.shape[1:])
+    x = kernel.state_space(data.t)
 
     def column(r, y, seen):
         filtered, log_evidence = _filter(x, r, y, seen)
         return log_evidence, *_smooth(x, filtered, seen)
 
-    log_evidence, mean, var = jax.vmap(column, (0, 1, 1), (0, 1, 1))(r, data.y, data.seen)
+    log_evidence, mean, var = jax.vmap(column, 1, (0, 1, 1))(data.noise(noise), data.y, data.seen)
     return log_evidence.sum(), mean, var, kernel(data.t, data.t)
 
 
@@ -307,7 +320,7 @@ def check_problem(series: Any, kernel: Any, noise_variance: Any) -> np.ndarray:
     if r.shape not in ((), (series.dim,)):
         raise ValueError(f"noise_variance must be a scalar or of shape ({series.dim},), got shape {r.shape}")
     for value in np.ravel(r):
-        check_positive("noise_variance", value)
+        check_positive(noise_variance=float(value))
     return r
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 from jaxtyping import Float
 
+from girsanov._core.checks import check_positive
 from girsanov._core.precision import parameter
 from girsanov._core.types import Array
 
@@ -63,7 +64,7 @@ class Kernel(eqx.Module):
     def __check_init__(self):
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray):  # a traced value cannot be checked; the optimiser keeps it positive
-                check_positive(f"{type(self).__name__}: {name}", value)
+                check_positive(**{f"{type(self).__name__}: {name}": value.tolist()})
 
     def __add__(self, other: Any) -> "Sum":
         return Sum(self, other)
@@ -254,8 +255,8 @@ def ornstein_uhlenbeck_kernel(decay: float, diffusion: float) -> Matern12:
     Returns:
         The kernel.
     """
-    theta, Q = check_positive("decay", decay), check_positive("diffusion", diffusion)
-    return Matern12(variance=Q / (2.0 * theta), lengthscale=1.0 / theta)
+    check_positive(decay=decay, diffusion=diffusion)
+    return Matern12(variance=diffusion / (2.0 * decay), lengthscale=1.0 / decay)
 
 
 def check_kernel(kernel: Any) -> Kernel:
@@ -266,11 +267,3 @@ def check_kernel(kernel: Any) -> Kernel:
             f"Matern12(variance=1.0, lengthscale=0.5); got {kernel!r}"
         )
     return kernel
-
-
-def check_positive(name: str, value: Any) -> np.ndarray:
-    """Return the value as a float64 array, or raise a ValueError unless it is a positive, finite scalar."""
-    a = np.asarray(value, dtype=np.float64)
-    if a.ndim or not (np.isfinite(a) and a > 0):
-        raise ValueError(f"{name} must be a positive, finite number, got {a.tolist()!r}")
-    return a

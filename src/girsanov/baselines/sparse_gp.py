@@ -4,7 +4,8 @@ The posterior of f is approximated through its values u at m inducing inputs z. 
 
     log p(y) ≥ log N(y; 0, Q + rI) − tr(K_ff − Q) / 2r,
 
-which takes O(n m²). The bound equals the log evidence if z contains every input.
+which takes O(n m²). The bound equals the log evidence if z contains every input. If the values have known errors, their
+squares are added to r, one for each value.
 """
 
 import dataclasses
@@ -20,7 +21,15 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
-from girsanov.baselines.gp import GPEstimate, check_problem, check_times, covariances, maximise, observation_model
+from girsanov.baselines.gp import (
+    GPEstimate,
+    check_problem,
+    check_times,
+    covariances,
+    maximise,
+    observation_model,
+    squared_errors,
+)
 from girsanov.baselines.kernels import Constant, Kernel, Linear, Matern12, Matern32
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals
@@ -80,7 +89,7 @@ def sparse_gp_regression(
     literature compares with this approximation.
 
     Args:
-        series: the observations.
+        series: the observations. The squares of their errors, if they have any, are added to the noise variance.
         noise_variance: variance r of the observation noise, a scalar or shape (D,).
         kernel: by default Constant() + Linear() + Matern12() + Matern32(), all with unit variance and lengthscale.
         inducing: the number of inducing inputs, which are then equally spaced quantiles of the times with data (or all
@@ -127,22 +136,23 @@ def _inducing_inputs(inducing: Any, times: np.ndarray) -> np.ndarray:
 
 
 class SparseData(NamedTuple):
-    """Inducing inputs z, jitter, observation times t, values y (zero where missing) and the mask `seen`."""
+    """Inducing inputs z, jitter, observation times t, values y (zero if missing), the mask `seen`, squared errors."""
 
     z: Float[Array, " m"]
     jitter: Float[Array, ""]
     t: Float[Array, " n"]
     y: Float[Array, "n D"]
     seen: Bool[Array, "n D"]
+    squared_errors: Float[Array, "n D"]
 
 
 def _data(series: TimeSeries, z: np.ndarray, jitter: float) -> SparseData:
-    y = series.filled
-    return SparseData(z, np.asarray(jitter, dtype=np.float64), series.times, y, np.array(series.observed))
+    y, seen = series.filled, np.array(series.observed)
+    return SparseData(z, np.asarray(jitter, dtype=np.float64), series.times, y, seen, squared_errors(series))
 
 
 class Factors(NamedTuple):
-    """The factor L of K_uu = LLᵀ and, for every column, B of I + AAᵀ = BBᵀ with A = L⁻¹K_uf/√r, and c = B⁻¹Ay/√r."""
+    """The factor L of K_uu = LLᵀ and, for every column, B of I + AAᵀ = BBᵀ with A = L⁻¹K_uf/√r, and c = B⁻¹A(y/√r)."""
 
     L: Float[Array, "m m"]
     B: Float[Array, "D m m"]
@@ -152,8 +162,8 @@ class Factors(NamedTuple):
 def _factors(kernel: Kernel, noise: Float[Array, "..."], data: SparseData) -> tuple[Factors, Float[Array, ""]]:
     """Return the factors and the bound.
 
-    The bound is −½ (n log 2πr + log|BBᵀ| + yᵀy/r − cᵀc + tr K_ff/r − tr AAᵀ), summed over the columns, where n is the
-    number of observed values.
+    The bound is −½ (Σ log 2πr + log|BBᵀ| + Σ y²/r − cᵀc + Σ (K_ff − Q)/r), summed over the columns; the sums are over
+    the observed values, of which each has its own r.
     """
     z, t = data.z, data.t
     K_uu = kernel(z[:, None], z[None, :])
@@ -164,12 +174,11 @@ def _factors(kernel: Kernel, noise: Float[Array, "..."], data: SparseData) -> tu
     def column(r, y, seen):
         A = jnp.where(seen, V, 0.0) / jnp.sqrt(r)
         B = jnp.linalg.cholesky(jnp.eye(len(z)) + A @ A.T)
-        c = solve_triangular(B, A @ y, lower=True) / jnp.sqrt(r)
-        log_det = seen.sum() * (LOG_2PI + jnp.log(r)) + 2.0 * jnp.log(jnp.diagonal(B)).sum()
-        return B, c, -0.5 * (log_det + y @ y / r - c @ c + jnp.where(seen, left, 0.0).sum() / r)
+        c = solve_triangular(B, A @ (y / jnp.sqrt(r)), lower=True)
+        each = jnp.where(seen, LOG_2PI + jnp.log(r) + (y**2 + left) / r, 0.0).sum()
+        return B, c, -0.5 * (each + 2.0 * jnp.log(jnp.diagonal(B)).sum() - c @ c)
 
-    r = jnp.broadcast_to(noise, data.y.shape[1:])
-    B, c, bounds = jax.vmap(column, (0, 1, 1))(r, data.y, data.seen)
+    B, c, bounds = jax.vmap(column, 1)(noise + data.squared_errors, data.y, data.seen)
     return Factors(L, B, c), bounds.sum()
 
 

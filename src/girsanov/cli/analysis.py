@@ -56,6 +56,13 @@ def _method(name: str) -> Any:
     return methods[name]
 
 
+def _read(data: tuple, parts: tuple) -> tuple["gv.TimeSeries", "gv.Model", dict[str, Any]]:
+    """Return series and model from the options that state them, and these options as settings for the record."""
+    series, columns = series_of(*data)
+    model, settings = model_of(*parts)
+    return series, model, settings | columns
+
+
 def _write_posterior(post: "gv.Posterior", out: Path) -> None:
     columns: dict[str, Any] = {}
     for stem, a in (("mean", post.mean), ("sd", post.std)):
@@ -86,9 +93,8 @@ def infer(
     import girsanov as gv
 
     check_out(out)
-    series, columns_read = series_of(file, time, values, unit)
-    model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
-    settings |= columns_read
+    parts = (drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    series, model, settings = _read((file, time, values, unit), parts)
     how = _method(method)
     post = gv.infer(model, series, dt=dt, span=span, method=how)
 
@@ -134,7 +140,13 @@ def learn(
     initial_cov: InitialCov = "1",
     emission: Emission = None,
     span: Span = None,
-    objective: Annotated[str, typer.Option(help="What is maximised: modified, standard or profile.")] = "modified",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What is maximised: modified, standard or profile; by default the one that suits the method.",
+            show_default=False,
+        ),
+    ] = None,
     max_iterations: Annotated[int, typer.Option(help="Largest number of iterations of learning.", min=1)] = 100,
     out: Out = Path("out/learn"),
 ) -> None:
@@ -142,9 +154,8 @@ def learn(
     import girsanov as gv
 
     check_out(out)
-    series, columns_read = series_of(file, time, values, unit)
-    model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
-    settings |= columns_read
+    parts = (drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    series, model, settings = _read((file, time, values, unit), parts)
     options = {"objective": objective, "max_iterations": max_iterations}
     fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable, **options)
 
@@ -200,9 +211,8 @@ def compare(
     from girsanov.baselines import exact_smoother
 
     check_out(out)
-    series, columns_read = series_of(file, time, values, unit)
-    model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
-    settings |= columns_read
+    parts = (drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    series, model, settings = _read((file, time, values, unit), parts)
     count = round(hold_out * len(series))
     held = np.isin(np.arange(len(series)), np.random.default_rng(seed).choice(len(series), count, replace=False))
     train, test = series.subset(~held), series.subset(held) if count else None

@@ -57,15 +57,23 @@ class SeriesOnGrid(eqx.Module):
         return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors)
 
     def by_node(self) -> Rows:
-        """Return one row for every node in NumPy arrays; at a node without observation every value is missing."""
+        """Return one row for every node; at a node without observation every value is missing.
+
+        The rows are NumPy arrays if the observations are.
+        """
+        shape, on_host = (self.times.shape[0], self.y.shape[1]), isinstance(self.y, np.ndarray)
 
         def spread(values, empty):
-            wide = np.full((len(self.times), self.y.shape[1]), empty)
+            if not on_host:
+                return jnp.full(shape, empty).at[self.node].set(values)
+            wide = np.full(shape, empty)
             wide[self.node] = values
             return wide
 
         errors = None if self.errors is None else spread(self.errors, 1.0)
-        return Rows(np.asarray(self.times), spread(self.y, 0.0), spread(self.observed, False), errors)
+        y = spread(self.y, self.y[:1])  # a missing value must be one that the likelihood allows
+        times = np.asarray(self.times) if on_host else jnp.asarray(self.times)
+        return Rows(times, y, spread(self.observed, False), errors)
 
 
 def on_grid(series: TimeSeries, grid: Grid, capacity: int | None = None) -> SeriesOnGrid:

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from girsanov._core.precision import to_numpy
+from girsanov._core.special import EPSILON
 from girsanov._core.types import Array
 from girsanov.chain.conversion import from_roots
 from girsanov.chain.linear_sde import Linearisation
@@ -28,13 +29,12 @@ from girsanov.chain.square_root import NodeSites, RootChain, Step, divergence, s
 from girsanov.chain.transitions import Transitions
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, Run, rounding, select, settle
 from girsanov.inference.objective import Posed
-from girsanov.inference.sites import DataSites, DenseSites, Sites
+from girsanov.inference.sites import DataSites, DenseSites, Sites, mixing_sites
 from girsanov.inference.status import Status
 
 _GROWTH, _SHRINKAGE = 2.0, 0.5
 _SMALLEST = 1e-6  # the run has stalled when its step size falls below this
 _MAX_IDLE = 5  # after this many steps in a row that do not change the bound, only rounding still moves q
-EPSILON = float(np.finfo(np.float64).eps)
 
 
 class RelativeSites(eqx.Module):
@@ -56,12 +56,10 @@ class RelativeSites(eqx.Module):
 
 def mix(Q_inv: Float[Array, "d d"], old: RelativeSites, new: RelativeSites, rho) -> RelativeSites:
     """Return the exact geometric mixture of two processes, with weights 1 − ρ for `old` and ρ for `new`."""
-    dA, dv = new.A - old.A, new.v - old.v
-    Q_dA = Q_inv @ dA
-    apart = rho * (1.0 - rho)
+    dA, dv = (jnp.moveaxis(b - a, 0, -1) for a, b in ((old.A, new.A), (old.v, new.v)))
+    apart = mixing_sites(Q_inv, dA, dv, rho)
     blend = jax.tree.map(lambda a, b: (1.0 - rho) * a + rho * b, old, new)
-    h = blend.h - apart * jnp.einsum("mji,mj->mi", Q_dA, dv)
-    J = blend.J + apart * jnp.einsum("mji,mjk->mik", dA, Q_dA)
+    h, J = blend.h + jnp.moveaxis(apart.potential, -1, 0), blend.J + jnp.moveaxis(apart.precision, -1, 0)
     return eqx.tree_at(lambda s: (s.h, s.J), blend, (h, J))
 
 
@@ -150,7 +148,7 @@ def expected_drift(problem: Posed, q: Path) -> Expected:
     def at_nodes(constant, linear):  # constant + linear ξ
         return constant[:, None] + jnp.einsum("mij,jn->mni", linear, xi)
 
-    to_unit = jnp.linalg.inv(model.noise.root)
+    to_unit = model.noise.inverse_root
 
     def units(g):  # scales g so that ‖g‖²_{Q⁻¹} is the sum of squares of the result
         return g @ to_unit.T

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from girsanov._core.special import EPSILON
 from girsanov._core.types import Array
 from girsanov.inference.loop import Carry, Run
 from girsanov.inference.objective import Posed
 from girsanov.inference.status import Status
 
-EPSILON = float(np.finfo(np.float64).eps)
 # Above one of these values the careful algorithm takes over. The sums are worst cases; errors of different signs cancel
 # to much less. The limit of the means is larger because the error of each mean is only its own share of the sum.
 _LARGE = {"variances": 1e-5, "means": 1e-4, "bound": 1e-5}

@@ -1,5 +1,6 @@
 """CVI-DP: conjugate-computation variational inference for diffusion processes, in discrete or continuous time."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,8 @@ from girsanov.chain.smoother import ENGINES, Engine
 from girsanov.inference.careful import Careful, Path, as_chain
 from girsanov.inference.conditioning import explained, flagged, ill_conditioned, only_rounding_is_left, rounding_loss
 from girsanov.inference.conjugate import Conjugate
-from girsanov.inference.continuous import Continuous, ContinuousSites, from_discrete
+from girsanov.inference.continuous import Continuous
+from girsanov.inference.continuous_bound import ContinuousSites, from_discrete
 from girsanov.inference.levels import coarser, prolong
 from girsanov.inference.loop import Algorithm, Run
 from girsanov.inference.method import Method, Start, check_limits, reject_unknown, with_limits, with_settings
@@ -90,17 +92,17 @@ class CVIDP(Method):
         coarse: list[Run] = []
         if start is None and self.coarse_to_fine and self.rho is None:
             start = self._coarse_start(problem, coarse, progress)
-        result = self.run(self.algorithm(), problem, start, progress)
+        result = self.run(discrete_algorithm(self), problem, start, progress)
         if result.status is Status.BAD_START and start is not None:  # the coarse solution does not fit the fine grid
-            result = self.run(self.algorithm(), problem, None, progress)
+            result = self.run(discrete_algorithm(self), problem, None, progress)
         return self._checked(problem, result, progress), coarse
 
     def continue_from(self, problem: Posed, start: Start, **limits: Any) -> Run:
         if self.time == "continuous":
-            return explained(problem, self.run(self.continuous(), problem, start, **limits))
+            return explained(problem, self.run(continuous_algorithm(self), problem, start, **limits))
         if isinstance(start, Path):
             return self._careful(problem, start, None, **limits)
-        return self._checked(problem, self.run(self.algorithm(), problem, start, **limits), None, **limits)
+        return self._checked(problem, self.run(discrete_algorithm(self), problem, start, **limits), None, **limits)
 
     def _checked(self, problem: Posed, result: Run, progress: Any, **limits: Any) -> Run:
         """Return the result, or that of the careful algorithm where rounding may have spoilt the first one.
@@ -136,37 +138,18 @@ class CVIDP(Method):
         discrete solution, as with steps that are far too long for Euler's scheme, the run starts from the data alone.
         """
         before: list[Run] = []
+
+        def solve_discrete():
+            first, coarse = discrete_method(self).solve(problem, start, progress)
+            before.extend([*coarse, first])
+            return first.sites, first.status is not Status.BAD_START
+
+        sites = None
         if isinstance(start, Sites) and start.right is not None:
-            begin = ContinuousSites(start.base, start.dense, start.right, start.data)
-        elif problem.model.noise.is_singular:  # there is no discrete solution: Euler's steps would have no density
-            begin = None
-        else:
-            first, coarse = self.discrete().solve(problem, start, progress)
-            before = [*coarse, first]
-            begin = None if first.status is Status.BAD_START else from_discrete(first.sites)
-        result = self.run(self.continuous(), problem, begin, progress)
+            sites = ContinuousSites(start.base, start.dense, start.right, start.data)
+        begin, given = continuous_start(problem, sites, solve_discrete)
+        result = self.run(continuous_algorithm(self), problem, begin if given else None, progress)
         return explained(problem, result), before
-
-    def discrete(self) -> "CVIDP":
-        """Return the settings of the discrete run from whose solution a continuous run starts."""
-        return CVIDP(
-            tolerance=max(_COARSE_TOLERANCE, self.tolerance),
-            max_iterations=self.max_iterations,
-            coarse_to_fine=self.coarse_to_fine,
-            quadrature=self.quadrature,
-            engine=self.engine,
-        )
-
-    def continuous(self) -> Continuous:
-        """Return the algorithm for continuous time, where `rho` is the largest step size."""
-        rho = np.asarray(1.0 if self.rho is None else float(self.rho))
-        return Continuous(rho=rho, safeguard=self.safeguard, engine=self.engine)
-
-    def algorithm(self) -> Algorithm:
-        """Return the algorithm for discrete time: conjugate directions, or mirror descent where `rho` is given."""
-        if self.rho is None:
-            return Conjugate(engine=self.engine)
-        return Mirror(rho=np.asarray(float(self.rho)), safeguard=self.safeguard, engine=self.engine)
 
     def _coarse_start(self, fine: Posed, coarse: list[Run], progress) -> Sites | None:
         """Solve on coarser grids, from the coarsest to the finest, and interpolate the last solution on the fine grid.
@@ -174,7 +157,7 @@ class CVIDP(Method):
         The runs are appended to `coarse`. The result is None where the fine grid has no coarser ones, or where the
         coarsest one cannot be started.
         """
-        start, previous, algorithm = None, None, self.algorithm()
+        start, previous, algorithm = None, None, discrete_algorithm(self)
         limits = {"tolerance": max(_COARSE_TOLERANCE, self.tolerance), "max_iterations": _COARSE_ITERATIONS}
         for here in coarser(fine):
             start = None if previous is None else prolong(coarse[-1].sites, previous, here)
@@ -186,6 +169,46 @@ class CVIDP(Method):
             previous = here.data.grid.times
             coarse.append(result)
         return None if previous is None else prolong(coarse[-1].sites, previous, fine)
+
+
+def continuous_start(
+    problem: Posed, sites: ContinuousSites | None, solve_discrete: Callable[[], tuple[Sites, Any]]
+) -> tuple[ContinuousSites | None, Any]:
+    """Return the sites from which a run in continuous time starts, and whether to use them instead of the data alone.
+
+    They are those given, or else those of the discrete model, which `solve_discrete` returns with whether it has a
+    solution. With singular noise there is no discrete solution: Euler's steps would have no density.
+    """
+    if sites is not None:
+        return sites, True
+    if problem.model.noise.is_singular:
+        return None, False
+    first, solved = solve_discrete()
+    return from_discrete(first), solved
+
+
+def discrete_method(method: CVIDP) -> CVIDP:
+    """Return the settings of the discrete run from whose solution a continuous run starts."""
+    return CVIDP(
+        tolerance=max(_COARSE_TOLERANCE, method.tolerance),
+        max_iterations=method.max_iterations,
+        coarse_to_fine=method.coarse_to_fine,
+        quadrature=method.quadrature,
+        engine=method.engine,
+    )
+
+
+def continuous_algorithm(method: CVIDP) -> Continuous:
+    """Return the algorithm for continuous time, where `rho` is the largest step size."""
+    rho = np.asarray(1.0 if method.rho is None else float(method.rho))
+    return Continuous(rho=rho, safeguard=method.safeguard, engine=method.engine)
+
+
+def discrete_algorithm(method: CVIDP) -> Algorithm:
+    """Return the algorithm for discrete time: conjugate directions, or mirror descent where `rho` is given."""
+    if method.rho is None:
+        return Conjugate(engine=method.engine)
+    return Mirror(rho=np.asarray(float(method.rho)), safeguard=method.safeguard, engine=method.engine)
 
 
 def check_method(method: Any, model: Any, **limits: Any) -> Method:

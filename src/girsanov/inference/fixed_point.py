@@ -137,7 +137,9 @@ def evaluate_process(problem: Posed, scheme: Scheme, q: AffineProcess) -> FixedP
     jump_m = jnp.zeros_like(moments.m).at[:, problem.data.node].add(data.potential - matvec(data.precision, at))
     jump_S = jnp.zeros_like(moments.S).at[..., problem.data.node].add(-0.5 * data.precision)
     back = scheme.backward(q.drift, gaps, tuple(slopes for _, slopes, _, _ in ends), Slopes(jump_m, jump_S))
-    A = tuple(scheme.slope(EJ, at.S, Q, gaps) for (_, _, EJ, _), at in zip(ends, back.ends, strict=True))
+    A = tuple(
+        scheme.slope(EJ, at.S, problem.model.noise, gaps) for (_, _, EJ, _), at in zip(ends, back.ends, strict=True)
+    )
     Qs = Q[:, :, None]
     mean_drift = tuple(Ef + matvec(Qs, at.m) for (*_, Ef), at in zip(ends, back.ends, strict=True))
     prior = problem.model.initial_state()

@@ -19,19 +19,26 @@ from girsanov._core.precision import float64, in_a_users_program
 from girsanov._core.types import Array
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
-from girsanov.chain.smoother import Smoothed
 from girsanov.data.grid import make_grid
 from girsanov.data.on_grid import SeriesOnGrid, on_grid
 from girsanov.data.series import TimeSeries
 from girsanov.inference.conditioning import traced_status
-from girsanov.inference.continuous import ContinuousSites, envelope, from_discrete
-from girsanov.inference.cvi_dp import CVIDP, check_method
+from girsanov.inference.continuous_bound import ContinuousSites
+from girsanov.inference.cvi_dp import (
+    CVIDP,
+    check_method,
+    continuous_algorithm,
+    continuous_start,
+    discrete_algorithm,
+    discrete_method,
+)
+from girsanov.inference.envelope import bound_at, value_and_grad_at
 from girsanov.inference.loop import Algorithm, Carry, Limits, iterate
 from girsanov.inference.method import Method
-from girsanov.inference.objective import Posed, evaluate
+from girsanov.inference.objective import Posed
 from girsanov.inference.singular import check_singular
 from girsanov.inference.status import Status
-from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.diffusions import Diffusion, NoiseForm, StateDiffusion
 from girsanov.model.latent import state_moments
 from girsanov.model.model import Model, check_inputs, with_errors_known
 from girsanov.model.quadrature import Rule
@@ -44,15 +51,21 @@ class Problem(eqx.Module):
         data: the time grid and the observations on its nodes.
         rule: quadrature nodes and weights for expectations of the drift.
         method: the settings of the algorithm.
+        noise: which coordinates have noise. The values of a traced diffusion do not tell; None if the noise depends on
+            the state.
     """
 
     data: SeriesOnGrid
     rule: Rule
     method: Any = eqx.field(static=True)
+    noise: NoiseForm | None = eqx.field(static=True)
 
     def of(self, model: Model) -> Posed:
         """Return the problem that consists of this model and these data."""
-        return Posed(with_errors_known(model, self.data.errors), self.data, self.rule)
+        model = with_errors_known(model, self.data.errors)
+        if self.noise is not None and isinstance(model.noise, Diffusion):
+            model = eqx.tree_at(lambda m: m.noise, model, model.noise.formed(self.noise))
+        return Posed(model, self.data, self.rule)
 
 
 class Solution(eqx.Module):
@@ -66,7 +79,7 @@ class Solution(eqx.Module):
         mean: means of the state, (N, d).
         cov: covariances of the state, (N, d, d).
         elbo: the evidence bound, in nats.
-        status: a number of `girsanov.inference.status.Status`; 1 is converged.
+        status: a number of `gv.Status`; 1 is converged.
         iterations: number of iterations.
         moments, natural: q by its moments and by its natural parameters, with time as the last axis, in coordinates in
             which the noise is constant.
@@ -104,8 +117,8 @@ def prepare(
     Call it outside `jit`. It checks the model and the series.
 
     Args:
-        model: a model with the shapes of those that `solve` and `bound` will get; the values of its parameters do not
-            matter.
+        model: a model with the shapes of those that `solve` and `bound` will get, and with noise in the same
+            coordinates; otherwise the values of its parameters do not matter.
         series: the observations.
         dt: step of the time grid; the observation times are added to it.
         span: time of the initial state and end of the horizon; by default the first and last time of the series.
@@ -132,7 +145,8 @@ def lay_out(model: Model, series: TimeSeries, dt: Any, span: Any, grid: Any, met
     # The settings are part of a compiled program, so that they may hold no array. The random key of Monte Carlo
     # quadrature is one; it has served its purpose when the rule is made.
     settings = eqx.tree_at(lambda m: m.quadrature, method, None, is_leaf=lambda leaf: leaf is None)
-    problem = Problem(on_grid(series, nodes, nodes.capacity), method.rule(model.dim), settings)
+    noise = model.noise.structure if isinstance(model.noise, Diffusion) else None
+    problem = Problem(on_grid(series, nodes, nodes.capacity), method.rule(model.dim), settings, noise)
     check_singular(problem.of(model))
     return problem
 
@@ -149,14 +163,18 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
 
     Returns:
         The solution. Its `status` says how the run ended; numerical trouble raises no exception.
+
+    Raises:
+        ValueError: if the problem was prepared for a model of other dimensions.
     """
+    _check_arguments(model, problem, start)
     posed = _traced(model, problem)
     method = problem.method
     if method.time == "continuous":
         carry = _continuous(posed, method, start)
         status = carry.status
     else:
-        carry = _run(method.algorithm(), posed, method, None if start is None else start.natural)
+        carry = _run(discrete_algorithm(method), posed, method, None if start is None else start.natural)
         status = traced_status(posed, carry)
     last = jnp.minimum(jnp.arange(posed.data.times.shape[0]), posed.data.size - 1)
     q = carry.moments
@@ -176,6 +194,7 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
     )
 
 
+@in_a_users_program
 def bound(model: Model, problem: Problem, start: Solution | None = None) -> Float[Array, ""]:
     """Return the maximum of the evidence bound over q; may be called inside `jit`, `vmap` and `grad`.
 
@@ -190,7 +209,11 @@ def bound(model: Model, problem: Problem, start: Solution | None = None) -> Floa
 
     Returns:
         The bound, in nats; minus infinity where the bound is not finite at the start.
+
+    Raises:
+        ValueError: if the problem was prepared for a model of other dimensions.
     """
+    _check_arguments(model, problem, start)
     return _bound(model, problem, start)
 
 
@@ -208,31 +231,42 @@ def _bound_forward(perturbed, model: Model, problem: Problem, start: Solution | 
 @_bound.def_bwd
 def _bound_backward(residuals, cotangent, perturbed, model: Model, problem: Problem, start: Solution | None):
     moments, sites = residuals
+    q = sites if isinstance(sites, ContinuousSites) else moments
     arrays, rest = eqx.partition(model, eqx.is_inexact_array)
+    vector, back = ravel_pytree(jax.tree.map(jnp.asarray, arrays))
 
     @in_a_users_program
-    def at_q(arrays):
-        return _at_q(eqx.combine(arrays, rest), problem, moments, sites)
+    def value(vector):
+        return bound_at(_traced(eqx.combine(back(vector), rest), problem), q)
 
-    # Transitions of the continuous process are computed in loops whose length depends on their numbers. JAX
-    # differentiates such loops in forward mode only, with one pass for each parameter.
-    if isinstance(sites, ContinuousSites):
-        vector, back = ravel_pytree(jax.tree.map(jnp.asarray, arrays))
-        gradient = back(jax.jacfwd(lambda v: at_q(back(v)))(vector))
-    else:
-        gradient = jax.grad(at_q)(arrays)
-    return jax.tree.map(lambda g: cotangent * g, gradient)
+    return back(cotangent * value_and_grad_at(value, vector, q)[1])
 
 
-def _at_q(model: Model, problem: Problem, moments: Moments, sites: Any) -> Float[Array, ""]:
-    """Return L(q, θ) up to a constant that does not depend on θ, with q held fixed.
-
-    In continuous time the sites of q are given instead of its moments, because q has the diffusion of the model.
-    """
-    posed = _traced(model, problem)
-    if isinstance(sites, ContinuousSites):
-        return envelope(posed, sites)
-    return evaluate(posed, Smoothed(moments, jnp.zeros(()), jnp.asarray(True)))[0]
+def _check_arguments(model: Any, problem: Any, start: Any) -> None:
+    """Raise a ValueError unless the problem and the start fit the model. Only types and shapes are looked at."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a gv.Model, got {type(model).__name__}")
+    if not isinstance(problem, Problem):
+        raise ValueError(
+            f"problem must be the result of gv.prepare(model, series, dt=...), got {type(problem).__name__}"
+        )
+    if not (start is None or isinstance(start, Solution)):
+        raise ValueError(f"start must be a result of gv.solve, or None, got {type(start).__name__}")
+    shape = jnp.shape(problem.data.y)
+    if len(shape) != 2:
+        raise ValueError(
+            f"the observations of the problem have shape {shape} instead of (n, D): several problems are solved by "
+            "jax.vmap, e.g. jax.vmap(gv.bound, in_axes=(None, 0))(model, problems)"
+        )
+    for what, made_for, has in (
+        ("a state of dimension", jnp.shape(problem.rule.nodes)[0], model.dim),
+        ("observations of dimension", shape[1], model.data_dim),
+    ):
+        if made_for != has:
+            raise ValueError(
+                f"the problem was prepared for {what} {made_for}, but the model has dimension {has}: call gv.prepare "
+                "with a model of these dimensions"
+            )
 
 
 def _traced(model: Model, problem: Problem) -> Posed:
@@ -250,11 +284,11 @@ def _run(algorithm: Algorithm, problem: Posed, method: CVIDP, start: Any, given:
 
 def _continuous(problem: Posed, method: CVIDP, start: Solution | None) -> Carry:
     """Run in continuous time, from a continuous solution or else from that of the discrete model, as `CVIDP` does."""
-    if start is not None:
-        return _run(method.continuous(), problem, method, start.sites)
-    if problem.model.noise.is_singular:
-        return _run(method.continuous(), problem, method, None)
-    discrete = method.discrete()
-    first = _run(discrete.algorithm(), problem, discrete, None)
-    given = first.status != int(Status.BAD_START)
-    return _run(method.continuous(), problem, method, from_discrete(first.sites), given)
+
+    def solve_discrete():
+        discrete = discrete_method(method)
+        first = _run(discrete_algorithm(discrete), problem, discrete, None)
+        return first.sites, first.status != int(Status.BAD_START)
+
+    begin, given = continuous_start(problem, None if start is None else start.sites, solve_discrete)
+    return _run(continuous_algorithm(method), problem, method, begin, given)

@@ -10,7 +10,7 @@ import equinox as eqx
 from girsanov._core.checks import check_positive, check_whole
 from girsanov.chain.natural import NaturalChain
 from girsanov.inference.careful import Path
-from girsanov.inference.continuous import ContinuousSites
+from girsanov.inference.continuous_bound import ContinuousSites
 from girsanov.inference.loop import Algorithm, Run, run
 from girsanov.inference.objective import Posed
 from girsanov.inference.sites import Sites

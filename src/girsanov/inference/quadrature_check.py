@@ -11,7 +11,13 @@ from girsanov.chain.moments import Moments, expectations
 from girsanov.chain.natural import NaturalChain, inner
 from girsanov.chain.smoother import Smoothed, smooth
 from girsanov.inference.careful import Path, bound
-from girsanov.inference.continuous import ContinuousSites, ContinuousTrial, Process, distance, evaluate_continuous
+from girsanov.inference.continuous_bound import (
+    ContinuousSites,
+    ContinuousTrial,
+    Process,
+    distance,
+    evaluate_continuous,
+)
 from girsanov.inference.loop import Run
 from girsanov.inference.objective import Posed, compose, evaluate
 from girsanov.inference.status import Status

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from girsanov._core.types import Array
 from girsanov.chain.blocks import eye_like, inverse, matmul, matvec, symmetrise, transpose
 from girsanov.chain.linear_sde import Linearisation
+from girsanov.model.diffusions import Diffusion
 
 _MAX_STEPS = 4096  # largest number of steps of the adaptive solver within one interval
 
@@ -61,13 +62,13 @@ class Scheme(eqx.Module):
         """Return the multipliers, from the derivatives of ℓ at the stored ends and the jumps at the nodes."""
 
     @abc.abstractmethod
-    def slope(self, EJ, Psi, Q, gaps) -> Float[Array, "d d M"]:
+    def slope(self, EJ, Psi, noise: Diffusion, gaps) -> Float[Array, "d d M"]:
         """Return the right-hand side of the fixed-point equation for A."""
 
 
-def _fixed_point(EJ, Psi, Q):
+def _fixed_point(EJ, Psi, noise: Diffusion):
     """Return A = E[∇f] + 2QΨ."""
-    return EJ + 2.0 * matmul(Q[:, :, None], Psi)
+    return EJ + 2.0 * matmul(jnp.asarray(noise.Q)[:, :, None], Psi)
 
 
 def _by_node(*arrays):
@@ -122,13 +123,13 @@ class Euler(Scheme):
         first, right = jax.lax.scan(step, (jump_m[-1], jump_S[-1]), intervals, reverse=True)
         return Multipliers((Slopes(*_by_time(*right)),), Slopes(*first))
 
-    def slope(self, EJ, Psi, Q, gaps):
-        A = _fixed_point(EJ, Psi, Q)
+    def slope(self, EJ, Psi, noise, gaps):
+        A = _fixed_point(EJ, Psi, noise)
         if not self.adjoint:
             return A
         # A = E[∇f] + 2QΨ(I + ΔA) is equivalent to (Q⁻¹ − 2ΔΨ) A = Q⁻¹(E[∇f] + 2QΨ). The matrix on the left is
         # symmetric, and positive definite where Ψ is negative.
-        Q_inv = inverse(Q)[0][:, :, None]
+        Q_inv = jnp.asarray(noise.precision)[:, :, None]
         return matmul(inverse(Q_inv - 2.0 * gaps * Psi)[0], matmul(Q_inv, A))
 
 
@@ -198,8 +199,8 @@ class Adaptive(Scheme):
         first, at = jax.lax.scan(step, (jump_m[-1], jump_S[-1]), this, reverse=True)
         return Multipliers(tuple(Slopes(*_by_time(*end)) for end in at), Slopes(*first))
 
-    def slope(self, EJ, Psi, Q, gaps):
-        return _fixed_point(EJ, Psi, Q)
+    def slope(self, EJ, Psi, noise, gaps):
+        return _fixed_point(EJ, Psi, noise)
 
 
 def _between(s, interval):

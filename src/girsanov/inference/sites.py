@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from girsanov._core.precision import float64, own, to_numpy
 from girsanov._core.types import Array
 from girsanov.chain import blocks
-from girsanov.chain.blocks import inverse
+from girsanov.chain.blocks import inverse, matmul, matvec, transpose
 from girsanov.chain.conversion import linear_chain
 from girsanov.chain.linear_sde import Linearisation, Time, exact_transition
 from girsanov.chain.natural import NaturalChain
@@ -48,6 +48,18 @@ class Sites(eqx.Module):
     dense: DenseSites
     data: DataSites
     right: DenseSites | None = None
+
+
+def mixing_sites(
+    Q_inv: Float[Array, "d d"], dA: Float[Array, "d d M"], db: Float[Array, "d M"], rho: Float[Array, ""]
+) -> DenseSites:
+    """Return the sites exp(−½ρ(1 − ρ)‖dA x + db‖²_{Q⁻¹}) of a geometric mixture with weights 1 − ρ and ρ.
+
+    The drifts of the two processes differ by dA x + db, and that of the mixture is their average.
+    """
+    apart = rho * (1.0 - rho)
+    Q_dA = matmul(jnp.asarray(Q_inv)[:, :, None], dA)
+    return DenseSites(-apart * matvec(transpose(Q_dA), db), apart * matmul(transpose(dA), Q_dA))
 
 
 def base_chain(

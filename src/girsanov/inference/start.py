@@ -66,7 +66,7 @@ def _tangent(model: Model, x: Float[Array, " d"], t: Float[Array, ""]) -> tuple[
 def extended_filter(problem: Posed) -> Float[Array, "N d"]:
     """Return the means of an extended Kalman filter at all nodes, with exact transitions of the linearised drift."""
     model, data = problem.model, problem.data
-    initial, rows = model.initial_state(), _by_node(problem)
+    initial, rows = model.initial_state(), data.by_node()
     first = _updated(model, jnp.asarray(initial.mean), jnp.asarray(initial.cov), rows[0])
     Q = jnp.asarray(model.noise.Q)
 
@@ -87,19 +87,6 @@ def extended_filter(problem: Posed) -> Float[Array, "N d"]:
 def _ends(a: Float[Array, "..."]) -> tuple[Array, Array]:
     """Return a value that is the same at both ends of the only lane."""
     return a[..., None], a[..., None]
-
-
-def _by_node(problem: Posed) -> Rows:
-    """Return one row for every node; at a node without observation every value is missing."""
-    data, N = problem.data, problem.data.times.shape[0]
-
-    def spread(values, empty):
-        return jnp.full((N, data.y.shape[1]), empty).at[data.node].set(values)
-
-    errors = None if data.errors is None else spread(data.errors, 1.0)
-    # A missing value must be one that the likelihood allows.
-    y = jnp.broadcast_to(jnp.asarray(data.y)[:1], (N, data.y.shape[1])).at[data.node].set(data.y)
-    return Rows(jnp.asarray(data.times), y, spread(data.observed, False), errors)
 
 
 def _updated(model: Model, m: Float[Array, " d"], P: Float[Array, "d d"], row: Rows) -> tuple[Array, Array]:

@@ -52,5 +52,8 @@ _MESSAGES = {
         "the posterior comes close to an end of the states that the noise allows, where "
         "a Gaussian process cannot follow it: the result is not reliable there"
     ),
-    Status.BAD_START: "the starting point is not a probability density, or its bound is not finite",
+    Status.BAD_START: (
+        "the starting point is not a probability density, or its bound is not finite; check that the drift is finite "
+        "and the covariances are positive"
+    ),
 }

@@ -14,7 +14,7 @@ from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Smoothed
 from girsanov.inference.conditioning import flagged
-from girsanov.inference.continuous import ContinuousSites
+from girsanov.inference.continuous_bound import ContinuousSites
 from girsanov.inference.fixed_point import AffineProcess, FixedPoint, moments_of
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start, check_limits, reject_unknown

@@ -95,8 +95,8 @@ def learn(
         parameter_tolerance: largest change of a free coordinate, default 1e-4; relative to its size where that is
             far from one.
         max_iterations: largest number of outer iterations; default 100.
-        constraints: constraints by path that replace the defaults: "real", "positive", "full" (positive definite),
-            "diagonal", "scalar" (a multiple of the identity) or an interval (low, high).
+        constraints: constraints by path that replace the defaults: "real", "positive", "ordered" (increasing), "full"
+            (positive definite), "diagonal", "scalar" (a multiple of the identity) or an interval (low, high).
         priors: numpyro distributions by path. The fit is then the mode of the bound plus the log prior.
         standard_errors: whether to compute standard errors; default True.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
@@ -109,6 +109,11 @@ def learn(
 
     Returns:
         The fit. Its `status` and `message` say how learning ended.
+
+    Raises:
+        ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
+            the model, if a starting value lies outside its constraint, or if the bound or its gradient is not finite at
+            the start.
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)

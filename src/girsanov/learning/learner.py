@@ -9,18 +9,12 @@ import numpy as np
 
 from girsanov._core.precision import to_numpy
 from girsanov.chain.natural import NaturalChain
-from girsanov.inference.continuous import ContinuousSites
+from girsanov.inference.continuous_bound import ContinuousSites
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, Start
 from girsanov.inference.objective import Posed
 from girsanov.inference.sites import Sites
-from girsanov.learning.objectives import (
-    careful_value_and_grad,
-    continuous_value_and_grad,
-    log_prior,
-    standard_value_and_grad,
-    with_parameters,
-)
+from girsanov.learning.objectives import log_prior, standard_value_and_grad, with_parameters
 from girsanov.learning.parameters import Spec, entries, split, to_vector
 from girsanov.model.model import Model
 from girsanov.result.fit import FitHistory
@@ -105,12 +99,7 @@ class Learner:
     def envelope(self, theta: np.ndarray, result: Run) -> tuple[float, np.ndarray]:
         """Return the bound with q held fixed and its gradient in θ, the profile's gradient where q is optimal."""
         self.passes += 1
-        if isinstance(result.sites, ContinuousSites):
-            value, grad = continuous_value_and_grad(theta, self.spec, self.problem, result.sites, self.priors)
-        elif result.root is not None:
-            value, grad = careful_value_and_grad(theta, self.spec, self.problem, result.root, self.priors)
-        else:
-            value, grad = standard_value_and_grad(
-                theta, self.spec, self.problem, result.moments, np.float64(0), self.priors
-            )
+        q = result.moments if result.root is None else result.root
+        q = result.sites if isinstance(result.sites, ContinuousSites) else q
+        value, grad = standard_value_and_grad(theta, self.spec, self.problem, q, self.priors)
         return float(value), np.asarray(grad)

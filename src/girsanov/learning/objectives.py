@@ -22,9 +22,8 @@ from girsanov._core.types import Array
 from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain, inner
-from girsanov.chain.smoother import Engine, Smoothed, smooth, tangent
-from girsanov.inference.careful import Path, bound
-from girsanov.inference.continuous import ContinuousSites, envelope
+from girsanov.chain.smoother import Engine, smooth, tangent
+from girsanov.inference.envelope import Fixed, bound_at, value_and_grad_at
 from girsanov.inference.expectations import drift_expectations
 from girsanov.inference.objective import Posed, compose, data_expectations, evaluate
 from girsanov.inference.sites import DataSites, base_chain, data_chain
@@ -73,12 +72,6 @@ def linearise(problem: Posed, q: Moments) -> Linearisation:
     return Linearisation(jnp.where(valid, base.A, 0.0), jnp.where(valid, base.b, 0.0))
 
 
-def _standard(theta, spec: Spec, problem: Posed, q: Moments, log_det, priors: dict):
-    here = with_parameters(spec, theta, problem)
-    elbo, _ = evaluate(here, Smoothed(q, log_det, jnp.asarray(True)))
-    return elbo + log_prior(spec, theta, priors)
-
-
 def _known(problem: Posed, base: Linearisation, data: DataSites) -> NaturalChain:
     """Return η_L + φ(λ), the chain of the base process and the data sites."""
     chain = base_chain(problem.model, base, problem.data.gaps, problem.data.in_chain[1:])
@@ -101,38 +94,16 @@ def _modified(theta, theta_k, spec: Spec, problem: Posed, q_k: Expansion, priors
 
 
 @compiled
-def standard_value_and_grad(theta, spec: Spec, problem: Posed, q: Moments, log_det, priors: dict):
-    """Return L(q, θ) plus the log prior with q held fixed, and its gradient in θ."""
-    return jax.value_and_grad(_standard)(theta, spec, problem, q, log_det, priors)
+def standard_value_and_grad(theta, spec: Spec, problem: Posed, q: Fixed, priors: dict):
+    """Return L(q, θ) plus the log prior with q held fixed, and its gradient in θ.
 
-
-def _careful(theta, spec: Spec, problem: Posed, q: Path, priors: dict):
-    return bound(with_parameters(spec, theta, problem), q)[0] + log_prior(spec, theta, priors)
-
-
-@compiled
-def careful_value_and_grad(theta, spec: Spec, problem: Posed, q: Path, priors: dict):
-    """Do the same as `standard_value_and_grad` for a q in square-root form."""
-    return jax.value_and_grad(_careful)(theta, spec, problem, q, priors)
-
-
-def _continuous(theta, spec: Spec, problem: Posed, sites: ContinuousSites, priors: dict):
-    return envelope(with_parameters(spec, theta, problem), sites) + log_prior(spec, theta, priors)
-
-
-@compiled
-def continuous_value_and_grad(theta, spec: Spec, problem: Posed, sites: ContinuousSites, priors: dict):
-    """Return the profile of the bound in continuous time and its gradient, from the sites of a converged run.
-
-    The loops in which transitions are computed can be differentiated in forward mode only.
+    In continuous time q is given by the sites of a converged run, and the value is the profile of the bound.
     """
 
-    def twice(t):
-        value = _continuous(t, spec, problem, sites, priors)
-        return value, value
+    def value(t):
+        return bound_at(with_parameters(spec, t, problem), q) + log_prior(spec, t, priors)
 
-    grad, value = jax.jacfwd(twice, has_aux=True)(theta)
-    return value, grad
+    return value_and_grad_at(value, theta, q)
 
 
 @compiled

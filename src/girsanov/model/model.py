@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
+from girsanov._core.checks import check_whole
 from girsanov._core.precision import float64, frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
@@ -17,6 +18,7 @@ from girsanov.model.diffusions import FORMS, Diffusion, Each, StateDiffusion, as
 from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
 from girsanov.model.observation import Observation, as_emission, make_observation
+from girsanov.model.shapes import output_of
 
 
 class GaussianState(eqx.Module):
@@ -48,9 +50,9 @@ class Model(eqx.Module):
             default. For noise whose size depends on the state, a noise of `girsanov.diffusions`, or a list with one
             for each coordinate, in which a number is a constant spectral density.
         initial: the initial state, a `GaussianState` (by default with mean 0 and covariance 1), or "stationary" for a
-            drift with a stationary law, `OrnsteinUhlenbeck` or `Linear`. If the noise depends on the state, the initial
-            state is Gaussian where the noise is constant: its median is the mean given, and its covariance the one
-            given to first order.
+            drift with a stationary law: `OrnsteinUhlenbeck`, `Linear`, `HarmonicOscillator` or `Matern`. If the noise
+            depends on the state, the initial state is Gaussian where the noise is constant: its median is the mean
+            given, and its covariance the one given to first order.
         likelihood: p(y | z), from `girsanov.likelihoods`, or a list of those, one for each output. By default it is
             Gaussian noise: of variance 1, or of the errors of the series if it has any.
         emission: H, shape (D, d), the identity by default; or a callable g of a state of shape (d,) and a scalar time
@@ -192,7 +194,8 @@ def _dimension(drift: Any, Q: Any, state: Any, H: Any, dim: int | None) -> int:
     """Return the dimension of the state, from all parts of the model that determine it; they must agree."""
     sources: dict[str, int] = {}
     if dim is not None:
-        sources["dim"] = dim
+        check_whole(dim=dim)
+        sources["dim"] = int(dim)
     if isinstance(getattr(drift, "dim", None), int):
         sources["drift"] = drift.dim
     if isinstance(Q, StateDiffusion):
@@ -235,6 +238,8 @@ def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState 
         if not np.isfinite(mean).all():
             raise ValueError(f"initial.mean must be finite, got {mean!r}")
         mean = frozen(np.broadcast_to(mean, (d,)).copy())
+    else:
+        mean = jnp.broadcast_to(mean, (d,))
     if isinstance(noise, StateDiffusion):
         noise.check(d)
         if isinstance(mean, np.ndarray):
@@ -278,25 +283,9 @@ def _traceable(drift: Any) -> Any:
 
 
 def _check_drift_shape(drift: Callable, d: int) -> None:
-    x, t = jax.ShapeDtypeStruct((d,), np.float64), jax.ShapeDtypeStruct((), np.float64)
-    try:
-        out = eqx.filter_eval_shape(own(drift), x, t)
-    except Exception as error:
-        raise ValueError(
-            f"the drift failed on a state of shape ({d},) and a scalar time: {type(error).__name__}: {error}. "
-            "It is called as drift(x, t) with JAX arrays; use jax.numpy inside, give dim= if d is not what you mean, "
-            "and mark numbers that are not parameters, such as sizes, with equinox.field(static=True)"
-        ) from error
-    shape = getattr(out, "shape", None)
+    shape = getattr(output_of(drift, "drift", d), "shape", None)
     if shape != (d,):
         raise ValueError(f"the drift must return an array of shape ({d},) for a state of shape ({d},), got {shape}")
-    if not jnp.issubdtype(out.dtype, jnp.floating):  # with whole numbers later results would be rounded
-        remedy = (
-            "take jnp.real(...) of it, or make the real and the imaginary part two coordinates of the state"
-            if jnp.issubdtype(out.dtype, jnp.complexfloating)
-            else "multiply it by 1.0"
-        )
-        raise ValueError(f"the drift must return real floating-point numbers, got {out.dtype}; {remedy}")
 
 
 def with_errors_known(model: Model, errors: Any) -> Model:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from girsanov._core.types import Array
 from girsanov.data.rows import Rows
-from girsanov.model.quadrature import Rule, default_quadrature, richer
+from girsanov.model.quadrature import Rule, default_quadrature, richer, root_of
 
 _NEWTON, _LONGEST = 25, 2.0  # Newton steps to a mode, and the longest of them in standard deviations of the state
 
@@ -52,7 +52,7 @@ def predictive(
     xi, w = _own_rule(m.shape[1])
 
     def one(t, m, S):
-        z = jax.vmap(lambda x: emit(t, x))(m + xi @ _root(S).T)
+        z = jax.vmap(lambda x: emit(t, x))(m + xi @ root_of(S).T)
         mean, cov = jax.vmap(given)(z)
         centre = w @ mean
         e = mean - centre
@@ -72,7 +72,7 @@ def log_predictives(
     xi, w = _own_rule(m.shape[1])
 
     def one(row, m, S):
-        L = _root(S)
+        L = root_of(S)
 
         def log_joint(e):  # up to the constant −½d log 2π
             return log_prob(row, m + L @ e) - 0.5 * e @ e
@@ -102,9 +102,3 @@ def _own_rule(d: int) -> tuple[Float[Array, "k d"], Float[Array, " k"]]:
     """Return nodes and weights of a rule that is more accurate than the default one."""
     rule = richer(default_quadrature(d).rule(d))
     return jnp.asarray(rule.nodes).T, jnp.asarray(rule.weights)
-
-
-def _root(S: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """Return a square root of S, which is singular where the state is known exactly, as at a drawn path."""
-    size, axes = jnp.linalg.eigh(S)
-    return axes * jnp.sqrt(jnp.maximum(size, 0.0))

@@ -10,19 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from girsanov._core.precision import frozen, own, parameter
+from girsanov._core.precision import frozen, parameter
 from girsanov._core.types import Array
 from girsanov.data.rows import Rows
 from girsanov.model.likelihoods import Gaussian, Likelihood, as_likelihood
 from girsanov.model.likelihoods.base import as_text, check_shapes
 from girsanov.model.nonlinear import expectations, log_predictives, predictive
 from girsanov.model.quadrature import Rule
+from girsanov.model.shapes import output_of
 
 
 class Observation(eqx.Module):
     """The observation model y ~ p(y | z), where the emission z depends on the state.
 
-    Only this room applies the emission. The data depend on the state x only through linear coordinates u = U x + c:
+    Only this module applies the emission. The data depend on the state x only through linear coordinates u = U x + c:
     `project` maps states to u, `turned` is its linear part U, and `lift`, the adjoint Uᵀ, maps gradients in u to
     gradients in the state. Observations are the rows of arrays; missing entries do not influence any result.
 
@@ -330,21 +331,11 @@ def _as_offset(value: Any, D: int) -> Any:
 
 def _output_dimension(emission: Callable, d: int) -> int:
     """Return the number of outputs of a callable emission, or raise a ValueError if it does not return a vector."""
-    x, t = jax.ShapeDtypeStruct((d,), np.float64), jax.ShapeDtypeStruct((), np.float64)
-    try:
-        out = eqx.filter_eval_shape(own(emission), x, t)
-    except Exception as error:
-        raise ValueError(
-            f"the emission failed on a state of shape ({d},) and a scalar time: {type(error).__name__}: {error}. "
-            "It is called as emission(x, t) with JAX arrays; use jax.numpy inside, and give dim= if d is not what you "
-            "mean"
-        ) from error
+    out = output_of(emission, "emission", d)
     shape = getattr(out, "shape", None)
     if shape is None or len(shape) != 1 or shape[0] == 0:
         raise ValueError(
             f"the emission must return an array of shape (D,) for a state of shape ({d},), got "
             f"{shape if shape is not None else type(out).__name__}; use jnp.stack or jnp.atleast_1d"
         )
-    if not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(f"the emission must return real floating-point numbers, got {out.dtype}; multiply it by 1.0")
     return shape[0]

@@ -139,7 +139,7 @@ def path_model(model: Model, series: TimeSeries, grid: Grid) -> PathModel:
         )
     data = on_grid(series, grid)
     step_root = model.noise.step_roots(data.gaps)
-    return PathModel(model, data, data.by_node(), step_root, np.linalg.inv(step_root))
+    return PathModel(model, data, data.by_node(), step_root, model.noise.inverse_step_roots(data.gaps))
 
 
 @float64

@@ -5,6 +5,7 @@ from itertools import combinations, product
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -221,3 +222,13 @@ def _fully_symmetric_7(d: int) -> Rule:
         return float(total.sum()) / 2 ** len(places)
 
     return _fully_symmetric(d, [(count, float(radius), weight(places)) for count, radius, places in orbits])
+
+
+def root_of(S: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Return a square root of a covariance that may be singular, for states m + root ξ.
+
+    It is singular if a state is known exactly, as at a drawn path, or if an emission has more rows than the state has
+    entries.
+    """
+    size, axes = jnp.linalg.eigh(S)
+    return axes * jnp.sqrt(jnp.maximum(size, 0.0))

@@ -3,14 +3,16 @@
 from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 
 from girsanov._core.checks import check_positive, check_whole
+from girsanov._core.precision import parameter
 from girsanov.data.series import TimeSeries
 from girsanov.model.drifts import Matern
 from girsanov.model.model import Model
 
 
-def matern(order: float, lengthscale: float = 1.0, variance: float = 1.0, *, likelihood: Any = None) -> Model:
+def matern(order: float, lengthscale: Any = 1.0, variance: Any = 1.0, *, likelihood: Any = None) -> Model:
     """Make the model of a scalar Gaussian process with a Matérn covariance, under any likelihood.
 
     The state has the process first and then its derivatives; the process is observed. The initial state is stationary.
@@ -18,19 +20,19 @@ def matern(order: float, lengthscale: float = 1.0, variance: float = 1.0, *, lik
 
     Args:
         order: ν, one of 0.5, 1.5 and 2.5. Larger ones are smoother.
-        lengthscale: a positive number; 1 by default.
+        lengthscale: a positive number; 1 by default. It may be traced, as the variance may.
         variance: variance of the process, a positive number; 1 by default.
         likelihood: p(y | z) of one output, from `girsanov.likelihoods`; Gaussian noise by default.
 
     Returns:
         The model.
     """
-    check_positive(lengthscale=lengthscale, variance=variance)
+    given = {"lengthscale": lengthscale, "variance": variance}
+    check_positive(**{name: value for name, value in given.items() if not isinstance(value, Tracer)})
     drift = Matern(order, lengthscale)
     d = int(order + 0.5)
-    diffusion, emission = np.zeros(d), np.zeros((1, d))
-    diffusion[-1], emission[0, 0] = drift.spectral_density(variance), 1.0
-    return Model(drift, diffusion, initial="stationary", likelihood=likelihood, emission=emission)
+    diffusion = drift.spectral_density(parameter(variance)) * np.eye(d)[-1]
+    return Model(drift, diffusion, initial="stationary", likelihood=likelihood, emission=np.eye(1, d))
 
 
 def start_emission(series: TimeSeries, dim: int) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ from girsanov._core.types import Array
 from girsanov.chain.sampling import sample
 from girsanov.chain.transitions import Transitions
 from girsanov.data.on_grid import on_grid
-from girsanov.inference.continuous import ContinuousSites
+from girsanov.inference.continuous_bound import ContinuousSites
 from girsanov.inference.objective import Posed
 from girsanov.inference.quadrature_check import quadrature_error, remedy
 from girsanov.model.path_model import PathModel, exact_path_model, path_model

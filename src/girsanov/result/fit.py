@@ -82,7 +82,11 @@ class Fit:
         return {path: np.asarray(values[-1]) for path, values in self.history.parameters.items()}
 
     def summary(self) -> str:
-        """Return a table of the fitted values and their standard errors, as text."""
+        """Return a table of the fitted values and their standard errors.
+
+        Returns:
+            The table as text, with one line for each number.
+        """
         lines = [f"{'parameter':<28}{'value':>12}{'std. error':>12}"]
         errors = self.standard_errors or {}
         for path, value in self.parameters.items():

@@ -19,7 +19,7 @@ from girsanov.chain.transitions import Transitions
 from girsanov.data.series import TimeSeries
 from girsanov.inference.boundary import checked_boundary
 from girsanov.inference.conditioning import scales_apart
-from girsanov.inference.continuous import ContinuousSites
+from girsanov.inference.continuous_bound import ContinuousSites
 from girsanov.inference.cvi_dp import CVIDP, check_method
 from girsanov.inference.expectations import evaluate_drift
 from girsanov.inference.functional import lay_out

@@ -150,6 +150,7 @@ def _restore(name: str, description: dict[str, Any], known: tuple[type, ...], ar
         return whole(made, **_correlation(description))
     kind = kinds[description["class"]]
     values = {k: arrays[f"{name}.{k}"] for k in description["arrays"]} | description["settings"]
+    values |= {k: _restore(f"{name}.{k}", p, known, arrays) for k, p in description.get("inside", {}).items()}
     values |= _correlation(description)
     if "layers" in description:
         part = object.__new__(kind)

@@ -42,8 +42,10 @@ class History:
     Attributes:
         elbo: the evidence bound, in nats.
         step: the step size of the iteration.
-        decrement: squared length of the natural gradient in the Fisher metric, in nats; for mirror descent, the
-            symmetrised KL divergence between successive q.
+        decrement: squared length of the natural gradient in the Fisher metric, in nats. For mirror descent it is the
+            symmetrised KL divergence between successive q; in continuous time and with the careful algorithm, that
+            divided by the squared step size; for VDP, half the squared length of what is left of
+            its fixed-point equations.
         passes: number of evaluations of the bound on the final grid, including rejected trials.
         coarse: (iterations, passes) on each coarser grid, the coarsest first.
     """

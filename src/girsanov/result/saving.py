@@ -112,14 +112,21 @@ def _as_given(matrix: Any, form: str) -> np.ndarray:
 
 def _describe(name: str, part: Any, known: tuple[type, ...], arrays: dict[str, Any]) -> dict[str, Any]:
     """Return the class and the settings of a drift or likelihood, and add its arrays to `arrays`."""
-    if type(part) not in known or any(callable(value) for value in vars(part).values()):
-        return {"class": None, "repr": repr(part)}
+    own_code = {"class": None, "repr": repr(part)}
+    if type(part) not in known:
+        return own_code
     if isinstance(part, Sum | Joint | Each):
         parts = [_describe(f"{name}.parts.{i}", p, known, arrays) for i, p in enumerate(part.parts)]
         own = any(p["class"] is None for p in parts)
-        return {"class": None, "repr": repr(part)} if own else {"class": type(part).__name__, "parts": parts}
-    description: dict[str, Any] = {"class": type(part).__name__, "settings": {}, "arrays": []}
+        return own_code if own else {"class": type(part).__name__, "parts": parts}
+    # A drift may have a drift of the library as a field, as `Langevin` has its force.
+    inside = {k: _describe(f"{name}.{k}", v, known, arrays) for k, v in vars(part).items() if callable(v)}
+    if any(p["class"] is None for p in inside.values()):
+        return own_code
+    description: dict[str, Any] = {"class": type(part).__name__, "settings": {}, "arrays": [], "inside": inside}
     for key, value in vars(part).items():
+        if key in inside:
+            continue
         if key == "layers":  # the layers of a neural network are tuples (weights, biases)
             description["layers"] = len(value)
             for i, (W, b) in enumerate(value):

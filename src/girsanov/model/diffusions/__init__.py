@@ -4,7 +4,7 @@
 known in closed form, and `numeric` the one that is given by a function.
 """
 
-from girsanov.model.diffusions.constant import FORMS, Diffusion, as_matrix
+from girsanov.model.diffusions.constant import FORMS, Diffusion, NoiseForm, as_matrix
 from girsanov.model.diffusions.kinds import Bounded, Constant, Each, Power, Proportional, SquareRoot
 from girsanov.model.diffusions.numeric import Scale
 from girsanov.model.diffusions.state import StateDiffusion, check_inside
@@ -18,6 +18,7 @@ __all__ = [
     "Constant",
     "Diffusion",
     "Each",
+    "NoiseForm",
     "Power",
     "Proportional",
     "Scale",

@@ -1,6 +1,6 @@
 """The noise of the SDE: its spectral density Q, and the matrices that are computed from Q."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +14,14 @@ from girsanov.chain import blocks
 
 FORMS = {0: "scalar", 1: "diagonal", 2: "full"}  # how a covariance was given, by its number of axes
 _ROUNDING = 1e-14  # eigenvalues of a correlation matrix below this are zero
+
+
+class NoiseForm(NamedTuple):
+    """What a `Diffusion` knows of its Q without the values: see its attributes."""
+
+    form: str
+    noisy: tuple[int, ...]
+    rank: int
 
 
 class Diffusion(eqx.Module):
@@ -48,6 +56,26 @@ class Diffusion(eqx.Module):
         if rank == len(noisy):
             _check_block(value, block)
         return cls(frozen(Q.copy()), FORMS[value.ndim], tuple(int(i) for i in noisy), rank)
+
+    @property
+    def structure(self) -> NoiseForm:
+        """Form, coordinates with noise, and rank."""
+        return NoiseForm(self.form, self.noisy, self.rank)
+
+    def formed(self, like: NoiseForm) -> "Diffusion":
+        """Return this noise with noise in the same directions as another one, or raise a ValueError if it has others.
+
+        Where a traced Q has zeros cannot be seen from its values: it counts as regular when it is given, and as what
+        `like` says from then on.
+        """
+        if (self.noisy, self.rank) == (like.noisy, like.rank):
+            return self
+        if self._on_host or self.is_singular:
+            raise ValueError(
+                f"the model has {_described(self.structure)}, but the problem was prepared for a model with "
+                f"{_described(like)}: call gv.prepare with a model whose diffusion has its zeros in the same places"
+            )
+        return Diffusion(self.Q, *like)
 
     @property
     def is_singular(self) -> bool:
@@ -86,6 +114,11 @@ class Diffusion(eqx.Module):
         return self._spread(axes * (np if self._on_host else jnp).sqrt(np.where(zero, 0.0, size)))
 
     @property
+    def inverse_root(self) -> Float[Array, "d d"]:
+        """The inverse of `root`, with which ‖v‖²_{Q⁻¹} = ‖L⁻¹v‖². Q must not be singular."""
+        return (np if self._on_host else jnp).linalg.inv(self.root)
+
+    @property
     def precision(self) -> Float[Array, "d d"]:
         """The inverse Q⁻¹; if Q is singular, its pseudo-inverse Q⁺."""
         if self.rank < len(self.noisy):
@@ -105,6 +138,11 @@ class Diffusion(eqx.Module):
         return np.concatenate([rows, within])
 
     @property
+    def silent_projector(self) -> Float[Array, "d d"]:
+        """The orthogonal projection I − QQ⁺ on the directions without noise."""
+        return np.eye(self.Q.shape[0]) - self.Q @ self.precision
+
+    @property
     def log_det(self) -> Float[Array, ""]:
         """The log determinant log |Q|; minus infinity if Q is singular."""
         if self._on_host:
@@ -114,6 +152,10 @@ class Diffusion(eqx.Module):
     def step_roots(self, gaps: Float[Array, " M"]) -> Float[Array, "M d d"]:
         """Return √Δ L for every gap Δ, a root of the covariance ΔQ of an Euler–Maruyama step."""
         return gaps[:, None, None] ** 0.5 * self.root
+
+    def inverse_step_roots(self, gaps: Float[Array, " M"]) -> Float[Array, "M d d"]:
+        """Return the inverses L⁻¹/√Δ of `step_roots`. Q must not be singular."""
+        return gaps[:, None, None] ** -0.5 * self.inverse_root
 
     def step_sds(self, gaps: Float[Array, " M"]) -> Float[Array, "M d"]:
         """Return the standard deviation √(Δ Q_ii) of the noise of every step, for each coordinate."""
@@ -138,6 +180,10 @@ def _noisy(Q: np.ndarray) -> np.ndarray:
     if silent.all():
         raise ValueError("diffusion is zero in every coordinate: without noise the model is not a diffusion process")
     return np.flatnonzero(~silent)
+
+
+def _described(noise: NoiseForm) -> str:
+    return f"noise of rank {noise.rank} in the coordinates {list(noise.noisy)}"
 
 
 def _rank(block: np.ndarray) -> int:

@@ -15,7 +15,7 @@ class Drift(eqx.Module):
     """Base class of the library's drifts.
 
     Attributes:
-        constraints: the parameters that learning keeps positive, as {"name": "positive"}; the others are free.
+        constraints: constraints that learning keeps, by parameter: "positive" or "ordered"; the others are free.
     """
 
     constraints: ClassVar[dict[str, str]] = {}
@@ -38,7 +38,14 @@ class Drift(eqx.Module):
         """
 
     def __add__(self, other: Any) -> "Sum":
-        """The sum of this drift and another one, or any function of state and time."""
+        """Add another drift, or any function of state and time.
+
+        Args:
+            other: a callable of a state of shape (d,) and a scalar time that returns shape (d,).
+
+        Returns:
+            The sum f(x, t) + other(x, t), which is a drift.
+        """
         return Sum((*_parts(self), *_parts(other))) if callable(other) else NotImplemented
 
     def __radd__(self, other: Any) -> "Sum":

@@ -1,4 +1,4 @@
-"""Linear drifts, which have a stationary law where they pull back."""
+"""Linear drifts. They have a stationary law if they are stable: every eigenvalue of A has a negative real part."""
 
 from typing import Any, ClassVar
 
@@ -17,8 +17,8 @@ class OrnsteinUhlenbeck(Drift):
 
     Args:
         decay: rate of decay, a scalar or shape (d,). A stationary initial state needs positive rates.
-        mean: where the drift is zero, a scalar or shape (d,). By default it is zero and no parameter; one that is given
-            can be learnt, zero too.
+        mean: the state at which the drift is zero, a scalar or shape (d,). By default it is fixed at zero; a mean that
+            you give, including zero, can be learnt.
     """
 
     constraints: ClassVar[dict[str, str]] = {"decay": "positive"}
@@ -66,7 +66,7 @@ class Linear(Drift):
         b = parameter(b)
         if b.ndim > 1 or (b.ndim == 1 and b.shape[0] != A.shape[0]):
             raise ValueError(f"Linear needs b of shape ({A.shape[0]},) to fit A of shape {A.shape}, got {b.shape}")
-        self.A, self.b = A, np.broadcast_to(b, A.shape[:1]) if isinstance(b, np.ndarray) else b
+        self.A, self.b = A, (np if isinstance(b, np.ndarray) else jnp).broadcast_to(b, A.shape[:1])
 
     @property
     def dim(self) -> int | None:

@@ -1,7 +1,7 @@
-"""Systems with positions and velocities, and the Matérn priors, which have noise in their last coordinate alone.
+"""Drifts of positions and velocities, and of Matérn processes.
 
-The state has the positions first and then the velocities. Give such a model a diffusion with zeros for the positions,
-such as `diffusion=[0, s]`.
+Only the velocities (or the highest derivative) have noise. The state has the positions first and then the velocities.
+Give such a model a diffusion with zeros for the positions, such as `diffusion=[0, s]`.
 """
 
 import operator
@@ -54,7 +54,7 @@ class Langevin(Drift):
 
 
 class ConstantVelocity(Drift):
-    """Motion that keeps its velocity but for the noise: dx = v dt, dv = 0. It has no parameters.
+    """Motion whose velocity changes only through the noise: dx = v dt, dv = 0. It has no parameters.
 
     Args:
         axes: the number k of positions; the state has dimension 2k. 1 by default.
@@ -182,7 +182,11 @@ class Matern(Drift):
         return int(self.order + 0.5)
 
     def matrix(self) -> Float[Array, "d d"]:
-        """Return the matrix A of the drift A x, shape (d, d)."""
+        """Return the matrix of the drift A x.
+
+        Returns:
+            A, shape (d, d).
+        """
         rate = np.sqrt(2.0 * self.order) / self.lengthscale
         d = int(self.order + 0.5)
         last = -jnp.asarray(_COMPANION[self.order]) * rate ** jnp.arange(d, 0, -1)
@@ -211,7 +215,7 @@ class Matern(Drift):
         Returns:
             q, a scalar.
         """
-        rate = np.sqrt(2.0 * self.order) / np.asarray(self.lengthscale)
+        rate = np.sqrt(2.0 * self.order) / self.lengthscale
         return variance * _NOISE[self.order] * rate ** (2.0 * self.order)
 
 

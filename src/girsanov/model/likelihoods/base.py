@@ -25,8 +25,8 @@ class Likelihood(eqx.Module):
     has shape (D,), and `observed` is a bool mask of shape (D,) of the entries that are not missing.
 
     Attributes:
-        constraints: the parameters that learning keeps positive, as {"name": "positive"}; a matrix is kept positive
-            definite.
+        constraints: constraints that learning keeps, by parameter: "positive" or "ordered"; the others are free. A
+            matrix is kept positive definite.
     """
 
     constraints: ClassVar[dict[str, str]] = {}

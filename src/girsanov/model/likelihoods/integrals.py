@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from girsanov._core.types import Array
-from girsanov.model.quadrature import GaussHermite
+from girsanov.model.quadrature import GaussHermite, root_of
 
 _NARROW_NODES = 40  # quadrature nodes for E log p if the noise may be narrower than the Gaussian
 _REACH = 6.5  # standard deviations on either side that nodes other than those of Gauss–Hermite cover
@@ -78,11 +78,5 @@ def pair_covariance(
 ) -> Float[Array, ""]:
     """Return the covariance of first(z₁) and second(z₂) if z ~ N(mean, V), where `means` are their means."""
     xi, w = normal_nodes()
-    z = mean + jnp.stack(jnp.meshgrid(xi, xi), -1).reshape(-1, 2) @ _root(V).T
+    z = mean + jnp.stack(jnp.meshgrid(xi, xi), -1).reshape(-1, 2) @ root_of(V).T
     return jnp.outer(w, w).ravel() @ (first(z[:, 0]) * second(z[:, 1])) - means[0] * means[1]
-
-
-def _root(V: Float[Array, "D D"]) -> Float[Array, "D D"]:
-    """Return a square root of V, which is only semi-definite if the emission has more rows than the state entries."""
-    e, U = jnp.linalg.eigh(V)
-    return U * jnp.sqrt(jnp.maximum(e, 0.0))
