@@ -59,9 +59,10 @@ CASES = {
     "noise that coordinates share": (with_noise_in_common, SERIES),
     "lengthscale of a Matérn process": (with_lengthscale, SERIES),
 }
+SLOW = ("noise that coordinates share", "lengthscale of a Matérn process", "noise of a velocity")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in CASES])
 def test_a_model_of_a_traced_number_has_the_bound_of_the_number(name):
     make, series = CASES[name]
     problem = gv.prepare(make(0.6), series, DT, SPAN)

@@ -233,6 +233,8 @@ ONCE_WRONG_SLOW = {
     "no density to start from": (linear, 20261, 1123, ("right", "refused")),
     "four states, one sharp sensor": (linear, 20263, 42, ("right", "ill_conditioned")),
     "NaN samples of four states": (linear, 20261, 510, ("right", "ill_conditioned")),
+    "three states with a sharp sensor, in continuous time": (linear, 41002, 985, ("right",)),
+    "precise data far from zero, in continuous time": (linear, 41003, 1274, ("right",)),
     "counts of three outputs far off": (scores, 20263, 48, ("right",)),
 }
 
