@@ -62,16 +62,16 @@ def optimal_gaussian(estimate: Any) -> OptimalGaussian:
     Returns:
         The Gaussian Markov chain on the same nodes.
     """
-    if estimate.model.latent is not estimate.model:
-        raise ValueError(
-            "an optimal Gaussian is for models with constant noise; the noise of this one depends on the state: "
-            "compare with the particle or exact posterior itself"
-        )
     for name in ("mean", "cov", "lag_cov"):
         if not hasattr(estimate, name):
             raise ValueError(
                 f"an optimal Gaussian needs the {name} of a particle or exact posterior, which "
                 f"{type(estimate).__name__} does not have"
             )
+    if estimate.model.latent is not estimate.model:
+        raise ValueError(
+            "an optimal Gaussian is for models with constant noise; the noise of this one depends on the state: "
+            "compare with the particle or exact posterior itself"
+        )
     parts = (np.asarray(getattr(estimate, k)) for k in ("mean", "cov", "lag_cov"))
     return OptimalGaussian(estimate.model, estimate.series, estimate.times, *parts)
