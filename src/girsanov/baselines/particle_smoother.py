@@ -11,6 +11,7 @@ from girsanov._core.checks import check_whole
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.progress import reporter
+from girsanov._core.weights import log_mean
 from girsanov.baselines.draws import DrawnPaths
 from girsanov.baselines.particle_filter import conditional_sweep, particle_filter
 from girsanov.baselines.proposals import Bootstrap, GaussianPath, Proposal, guide
@@ -235,10 +236,8 @@ def _evidence(path, proposal, key, n, resample, runs) -> tuple[float | None, flo
     if runs == 0:
         return None, None
     logs = np.asarray(_first_paths(path, proposal, jax.random.split(key, runs), n, resample).log_evidence)
-    top = logs.max()
-    weights = np.exp(logs - top)
-    error = weights.std(ddof=1) / weights.mean() / np.sqrt(runs) if runs > 1 else None
-    return float(top + np.log(weights.mean())), None if error is None else float(error)
+    found = log_mean(logs)
+    return found.value, found.error if runs > 1 else None
 
 
 def _diagnostics(draws: np.ndarray) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
+from girsanov._core.weights import log_mean
 from girsanov.chain.sampling import sample
 from girsanov.chain.transitions import Transitions
 from girsanov.data.on_grid import on_grid
@@ -187,13 +188,10 @@ def model_of(post: Any) -> PathModel:
 
 
 def _mean(logs: np.ndarray) -> tuple[float, float, float]:
-    """Return the log of the mean of exp(logs), its standard error by the delta method, and the effective number."""
-    top = logs.max()
+    """Return value, error and effective number of `log_mean`; the error is infinite where a weight is not finite."""
     if not np.isfinite(logs).all():
-        return float(top), float("inf"), 0.0
-    w = np.exp(logs - top)
-    error = w.std(ddof=1) / w.mean() / np.sqrt(len(logs))
-    return float(top + np.log(w.mean())), float(error), float(w.sum() ** 2 / (w**2).sum())
+        return float(logs.max()), float("inf"), 0.0
+    return log_mean(logs)
 
 
 def _grouped(logs: np.ndarray, k: int) -> np.ndarray:
