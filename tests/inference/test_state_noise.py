@@ -341,6 +341,20 @@ def test_a_posterior_at_the_end_of_the_states_says_so():
     assert "of the end 0 at time" in post.message and "Proportional" in post.message
 
 
+def test_messages_show_the_state_itself():
+    """Not the coordinate of constant noise: a positive state is shown as a positive number."""
+    series = gv.TimeSeries(TIMES, 1.0 + 0.1 * np.sin(TIMES))
+    start = gv.GaussianState([1.0, 1.0], 0.1)
+    bent = gv.Model(
+        lambda x, t: jnp.stack([x[1], -x[0]]), [0.0, gv.diffusions.Proportional(0.2)], start, emission=[[1.0, 0.0]]
+    )
+    with pytest.raises(ValueError, match=r"row 0 of the drift has no noise .* at state \[[-.\d]+, \d"):
+        gv.infer(bent, series, dt=0.2)
+    bad = gv.Model(lambda x, t: jnp.log(x - 0.9), gv.diffusions.Proportional(0.3), gv.GaussianState(1.0, 0.1))
+    with pytest.raises(ValueError, match=r"the drift returned \[nan\] at state \[0\.\d"):
+        gv.infer(bad, series, dt=0.2)
+
+
 @pytest.mark.slow
 def test_diagnose_and_the_exact_smoother_know_the_state(tmp_path):
     series = gv.TimeSeries(TIMES, 1.0 + 0.3 * np.sin(2.0 * TIMES))

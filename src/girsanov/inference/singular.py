@@ -17,6 +17,7 @@ from girsanov.chain.linear_sde import linear_transition
 from girsanov.chain.moments import Moments
 from girsanov.inference.objective import Posed
 from girsanov.model.model import Model
+from girsanov.model.simulate import states
 
 _CURVED = 1e-8  # second derivatives below this share of the first ones are rounding errors
 _POINTS = 12  # states at which the model is checked before a run
@@ -35,7 +36,7 @@ def check_before(problem: Posed) -> None:
     x = mean + xi @ np.linalg.cholesky(cov).T
     size = int(problem.data.size)
     times = np.asarray(problem.data.times)[np.linspace(0, size - 1, _POINTS).astype(int)]
-    _check_affine(problem.model, x, times)
+    _check_affine(problem, x, times)
     if size > 1:
         _check_reached(problem.model, x, times, float(np.median(np.asarray(problem.data.gaps)[: size - 1])))
 
@@ -47,7 +48,7 @@ def check_after(problem: Posed, q: Moments) -> None:
     at = np.unique(np.linspace(0, size - 1, 5 * _POINTS).astype(int))
     m, sd = np.asarray(q.m)[:, at].T, np.sqrt(np.einsum("iin->ni", np.asarray(q.S)[..., at]))
     xi = np.random.default_rng(0).standard_normal(m.shape)
-    _check_affine(problem.model, m + 2.0 * sd * xi, np.asarray(problem.data.times)[at])
+    _check_affine(problem, m + 2.0 * sd * xi, np.asarray(problem.data.times)[at])
 
 
 @compiled
@@ -56,7 +57,8 @@ def _derivatives(model: Model, x, t):
     return first, jax.vmap(jax.jacfwd(jax.jacfwd(model.drift)))(x, t)
 
 
-def _check_affine(model: Model, x: np.ndarray, t: np.ndarray) -> None:
+def _check_affine(problem: Posed, x: np.ndarray, t: np.ndarray) -> None:
+    model = problem.model
     first, second = (np.asarray(a) for a in _derivatives(model, x, t))
     silent = model.noise.silent
     curved = np.abs(np.einsum("ki,nijl->knjl", silent, second)).max((2, 3))
@@ -65,10 +67,11 @@ def _check_affine(model: Model, x: np.ndarray, t: np.ndarray) -> None:
     if not bad.any():
         return
     k, n = np.argwhere(bad)[0]
+    state = states(problem.stated, x[n]).tolist()
     raise ValueError(
         f"{_named(silent[k])} of the drift has no noise and is not affine in the state: its second derivative at state "
-        f"{x[n].tolist()} is {curved[k, n]:.3g}. Such a row must be of the form a(t)·x + b(t), like dx = v dt. Give it "
-        "a little noise, or choose other coordinates"
+        f"{state} is {curved[k, n]:.3g}. Such a row must be of the form a(t)·x + b(t), like dx = v dt. Give it a little "
+        "noise, or choose other coordinates"
     )
 
 

@@ -33,6 +33,7 @@ from girsanov.inference.sites import Sites
 from girsanov.inference.start import starting_sites
 from girsanov.inference.status import Status
 from girsanov.model.model import Model
+from girsanov.model.simulate import states
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.resolution import warn_unresolved
 
@@ -232,7 +233,7 @@ def explain_bad_start(problem: Posed) -> None:
     if len(bad):
         m, n = bad[0]
         raise ValueError(
-            f"the drift returned {f[:, n, m].tolist()} at state {x[:, n, m].tolist()} and time "
+            f"the drift returned {f[:, n, m].tolist()} at state {states(problem.stated, x[:, n, m]).tolist()} and time "
             f"{float(problem.data.times[m])!r}; it must be finite wherever the posterior may go"
         )
     apart = scales_apart(problem, *(np.asarray(a) for a in _readings(problem)))
