@@ -70,8 +70,8 @@ def _check_affine(problem: Posed, x: np.ndarray, t: np.ndarray) -> None:
     state = states(problem.stated, x[n]).tolist()
     raise ValueError(
         f"{_named(silent[k])} of the drift has no noise and is not affine in the state: its second derivative at state "
-        f"{state} is {curved[k, n]:.3g}. Such a row must be of the form a(t)·x + b(t), like dx = v dt. Give it a little "
-        "noise, or choose other coordinates"
+        f"{state} is {curved[k, n]:.3g}. Such a row must be of the form a(t)·x + b(t), like dx = v dt. Give it a "
+        "little noise, or choose other coordinates"
     )
 
 
