@@ -31,6 +31,7 @@ class Likelihood(eqx.Module):
 
     constraints: ClassVar[dict[str, str]] = {}
     shared: ClassVar[tuple[str, ...]] = ()  # parameters whose axis is not that of the entries of y
+    heavy_tailed: ClassVar[bool] = False  # whether log p(y | z) is not concave in z, so that outliers hardly pull at z
     takes_errors: ClassVar[bool] = False  # whether `with_errors` adds known errors of the observations to the noise
 
     @abc.abstractmethod
