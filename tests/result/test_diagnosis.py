@@ -10,9 +10,11 @@ from support import condition, linear_joint
 from tolerances import TOLERANCES
 
 import girsanov as gv
+from fuzz.verdicts import Case
 from girsanov._core.precision import float64
 from girsanov.baselines import exact_smoother
 from girsanov.result.diagnosis import model_of
+from girsanov.result.elsewhere import look_elsewhere
 
 ERRORS = TOLERANCES["effective_errors"]
 GRID = {"dt": 0.05, "span": (0.0, 2.0)}
@@ -198,3 +200,29 @@ def test_verdicts_on_cases_with_known_evidence():
     assert not [r for r in trusted if abs(r["error"]) > FAR]
     assert not [r for r in results if r["outcome"] == "wrong"]
     assert sum(r["outcome"] == "needless" for r in results) < 0.1 * len(results)
+
+
+def test_another_maximum_of_the_bound_is_found():
+    """Two of four observations contradict each other; the run and the particle filter follow the first of them.
+
+    The evidence by a grid filter in NumPy is −49.64, the bound −57.03 and that of the other maximum −49.69.
+    """
+    case = Case.make("student outliers", 52001000285)
+    post = gv.infer(case.model(), case.series(), grid=case.times)
+    found = post.diagnose(key=jax.random.key(0), n=200)
+    assert post.elbo < case.log_evidence() - 5.0
+    assert found.verdict == "use particles"
+    assert "another maximum, 7.34 nats higher, where the observation at time 2.99656" in found.message
+    # As the message says: without that observation, and then with it.
+    values = np.array(case.series().values)
+    values[1] = np.nan
+    without = gv.infer(case.model(), gv.TimeSeries(case.series().times, values), grid=case.times)
+    better = gv.infer(case.model(), case.series(), grid=case.times, start=without)
+    assert abs(better.elbo - case.log_evidence()) < TOLERANCES["trusted"]
+    assert "another maximum" not in better.diagnose(key=jax.random.key(0), n=200).message
+
+
+def test_light_tails_are_not_searched():
+    series = gv.TimeSeries(np.arange(4.0), np.array([0.0, 1.0, 0.5, 0.2]))
+    post = gv.infer(gv.Model(gv.OrnsteinUhlenbeck(1.0)), series, dt=0.1)
+    assert look_elsewhere(post, post.rule) is None
