@@ -109,12 +109,12 @@ class Model(eqx.Module):
         return self.noise if isinstance(self.noise, StateDiffusion) else self.noise.Q
 
     @property
-    @float64
     def latent(self) -> "Model":
         """The model of w, in whose coordinates the noise is constant; the model itself if its noise is constant."""
-        noise = self.noise
-        if not isinstance(noise, StateDiffusion):
-            return self
+        return self._latent(self.noise) if isinstance(self.noise, StateDiffusion) else self
+
+    @float64
+    def _latent(self, noise: StateDiffusion) -> "Model":
         d = self.dim
         parts = (
             LatentDrift(self.drift, noise),
@@ -290,7 +290,10 @@ def _check_drift_shape(drift: Callable, d: int) -> None:
 
 def with_errors_known(model: Model, errors: Any) -> Model:
     """Return the model of data with these errors: where no likelihood was stated, they are all the noise."""
-    return eqx.tree_at(lambda m: m.observation, model, model.observation.with_errors_known(errors))
+    observation = model.observation.with_errors_known(errors)
+    if observation is model.observation:
+        return model
+    return eqx.tree_at(lambda m: m.observation, model, observation)
 
 
 def check_inputs(model: Any, series: Any) -> Model:
