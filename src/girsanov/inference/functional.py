@@ -64,7 +64,9 @@ class Problem(eqx.Module):
         """Return the problem that consists of this model and these data."""
         model = with_errors_known(model, self.data.errors)
         if self.noise is not None and isinstance(model.noise, Diffusion):
-            model = eqx.tree_at(lambda m: m.noise, model, model.noise.formed(self.noise))
+            noise = model.noise.formed(self.noise)
+            if noise is not model.noise:
+                model = eqx.tree_at(lambda m: m.noise, model, noise)
         return Posed(model, self.data, self.rule)
 
 
@@ -144,7 +146,7 @@ def lay_out(model: Model, series: TimeSeries, dt: Any, span: Any, grid: Any, met
     nodes = make_grid(series, dt, span, grid)
     # The settings are part of a compiled program, so that they may hold no array. The random key of Monte Carlo
     # quadrature is one; it has served its purpose when the rule is made.
-    settings = eqx.tree_at(lambda m: m.quadrature, method, None, is_leaf=lambda leaf: leaf is None)
+    settings = method if method.quadrature is None else eqx.tree_at(lambda m: m.quadrature, method, None)
     noise = model.noise.structure if isinstance(model.noise, Diffusion) else None
     problem = Problem(on_grid(series, nodes, nodes.capacity), method.rule(model.dim), settings, noise)
     check_singular(problem.of(model))

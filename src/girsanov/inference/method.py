@@ -80,6 +80,8 @@ def with_limits(method: Any, tolerance: float | None = None, max_iterations: int
 
 def with_settings(method: Any, **changes: Any) -> Any:
     """Return the same method with some settings replaced, which are checked."""
+    if not changes:
+        return method
     settings = {k: getattr(method, k) for k in method.__dataclass_fields__}
     return type(method)(**{**settings, **changes})
 

@@ -1,5 +1,6 @@
 """Quadrature rules for Gaussian expectations, E[g(ξ)] ≈ Σ_n w_n g(ξ_n) with ξ ~ N(0, I_d)."""
 
+import functools
 import math
 from itertools import combinations, product
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from girsanov._core.precision import frozen
 from girsanov._core.types import Array
 
 # Nodes per dimension of the default tensor rule, for each dimension of the state; for larger d the default is cubature.
@@ -57,12 +59,17 @@ class GaussHermite(eqx.Module):
                 f"Gauss–Hermite with {self.points} points per dimension needs {self.points}**{d} nodes for a state of "
                 f"dimension {d}; use quadrature=gv.Cubature()"
             )
-        x, w = np.polynomial.hermite_e.hermegauss(self.points)
-        grids = np.meshgrid(*[x] * d, indexing="ij")
-        weights = np.ones(1)
-        for _ in range(d):
-            weights = np.outer(weights, w / w.sum()).ravel()
-        return Rule(np.stack([g.ravel() for g in grids]), weights)
+        return _tensor_rule(self.points, d)
+
+
+@functools.lru_cache(maxsize=16)  # every call of `infer` asks for a rule
+def _tensor_rule(points: int, d: int) -> Rule:
+    x, w = np.polynomial.hermite_e.hermegauss(points)
+    grids = np.meshgrid(*[x] * d, indexing="ij")
+    weights = np.ones(1)
+    for _ in range(d):
+        weights = np.outer(weights, w / w.sum()).ravel()
+    return Rule(frozen(np.stack([g.ravel() for g in grids])), frozen(weights))
 
 
 class Cubature(eqx.Module):
