@@ -68,12 +68,11 @@ class Tilted(eqx.Module):
 
 def tilt(step: Step, message: Message) -> Tilted:
     """Reweight a step by the message that its right state receives from later states."""
-    L_t = transpose(step.L)
-    J = symmetrise(matmul(L_t, matmul(message.J, step.L)))
+    J = _in_noise_units(step, message.J)
     V, pivots = inverse(blocks.eye_like(J) + J)
     VJ = symmetrise(matmul(V, J))
     here = Message(message.h - matvec(message.J, step.c), message.J)
-    return Tilted(here, jnp.abs(VJ).max((0, 1)) < _WEAK, matvec(L_t, here.h), V, VJ, pivots)
+    return Tilted(here, jnp.abs(VJ).max((0, 1)) < _WEAK, matvec(transpose(step.L), here.h), V, VJ, pivots)
 
 
 def back(step: Step, tilted: Tilted) -> Message:
@@ -105,7 +104,23 @@ def reweighted(step: Step, tilted: Tilted) -> Transition:
     LV = matmul(step.L, tilted.V)
     changed = step.Phi - matmul(step.L, matmul(tilted.VJ, step.F))
     Phi = jnp.where(tilted.weak, changed, matmul(LV, step.F))
-    return Transition(Phi, step.c + matvec(LV, tilted.h), symmetrise(matmul(LV, transpose(step.L))))
+    root = noise_root(step, tilted)
+    return Transition(Phi, step.c + matvec(LV, tilted.h), matmul(root, transpose(root)))
+
+
+def noise_root(step: Step, tilted: Tilted) -> Float[Array, "d d *lanes"]:
+    """Return LG⁻ᵀ with GGᵀ = B, a root of the covariance LB⁻¹Lᵀ of the reweighted step.
+
+    The square of a root has no negative eigenvalue. LB⁻¹Lᵀ itself may have one by rounding, where one direction is
+    known some 1e15 times better than another.
+    """
+    B = blocks.eye_like(tilted.V) + _in_noise_units(step, tilted.message.J)
+    return matmul(step.L, transpose(blocks.inverse_lower(blocks.cholesky(B))))
+
+
+def _in_noise_units(step: Step, J: Float[Array, "d d *lanes"]) -> Float[Array, "d d *lanes"]:
+    """Return J_z = LᵀJL."""
+    return symmetrise(matmul(transpose(step.L), matmul(J, step.L)))
 
 
 def moved(transition: Transition, m: Float[Array, "d *lanes"], S: Float[Array, "d d *lanes"]) -> tuple[Array, Array]:
@@ -178,9 +193,8 @@ def reweight(initial: Transition, transition: Transition, sites: Message, valid:
     divergence += jnp.where(valid, each, 0.0).sum()
     pivots = jnp.concatenate([start.pivots[:, None], jnp.where(valid, tilted.pivots, 1.0)], -1)
     ok = jnp.all(pivots > 0.0) & jnp.all(jnp.isfinite(pivots))
-    root = matmul(steps.L, blocks.cholesky(tilted.V))
-    first_root = matmul(first.L, blocks.cholesky(start.V))
-    own = Transitions(q.Phi, jnp.concatenate([first_root[..., None], root], -1))
+    roots = noise_root(first, start)[..., None], noise_root(steps, tilted)
+    own = Transitions(q.Phi, jnp.concatenate(roots, -1))
     left, right = Message(means.left, left.J), Message(means.right, right.J)
     return Reweighted(Moments(m, S, C), own, divergence, left, right, ok, _lost(pivots))
 
