@@ -130,10 +130,12 @@ PARTS = {"rates": rates, "simulated": simulated, "lynx": lynx}
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.state_noise", description=__doc__.split(":")[0])
-    parser.add_argument("part", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("part", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()
-    for name in options.part:
+    if unknown := set(options.part) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
+    for name in options.part or PARTS:
         if name != "simulated" and not (options.data / "real").is_dir():
             print(f"{name}: there is no folder {options.data / 'real'}; give --data", file=sys.stderr)
             continue

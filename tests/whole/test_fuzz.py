@@ -230,7 +230,8 @@ ONCE_WRONG = {
 }
 ONCE_WRONG_SLOW = {
     "a start far from sharp data": (linear, 20261, 126, ("right", "ill_conditioned")),
-    "no density to start from": (linear, 20261, 1123, ("right", "ill_conditioned")),
+    "no density to start from": (linear, 20261, 1123, ("right", "ill_conditioned", "refused")),
+    "rules that differ by the last digit of a bound of 3e14": (linear, 52001, 293, ("right",)),
     "four states, one sharp sensor": (linear, 20263, 42, ("right", "ill_conditioned")),
     "NaN samples of four states": (linear, 20261, 510, ("right", "ill_conditioned")),
     "three states with a sharp sensor, in continuous time": (linear, 41002, 985, ("right",)),
