@@ -118,6 +118,31 @@ def test_samples_of_nodes_that_almost_coincide():
         assert abs(step.std() / np.sqrt(post.times[m + 1] - close) - 1) < TOLERANCES["standard_errors"] / np.sqrt(2 * n)
 
 
+def sharp_sensor_across_the_axes():
+    """One sensor with sd 2e-5 of a mixture of two states with sd 20; J is then singular to eleven digits."""
+    A, b = [[0.0, 0.049], [0.0, 0.0]], [0.0088, 0.0133]
+    model = linear(A, 23.4, [-0.64, -1.87], [[0.023, -0.0032], [-0.0032, 0.0058]], 3.4e-10, [[-0.8533, -0.3056]], b)
+    times = 13.8091 + 17.6171 * np.arange(5)
+    y = [[1.3037018], [-9.2059167], [3.6330263], [-5.7159194], [-10.5325131]]
+    return model, gv.TimeSeries(times, y), {"dt": 3.0435, "span": (0.0, 88.262)}
+
+
+def test_means_that_the_smoother_cannot_resolve_are_noticed():
+    """With a step size of the user's, the natural parameters are all there is: their solution is checked, not trusted.
+
+    The error of the mean, 1e-5 of each state's sd, is half an sd along the sensor, which costs some tenths of a nat.
+    """
+    model, series, options = sharp_sensor_across_the_axes()
+    good = assert_exact(model, series, **options)
+    with pytest.warns(UserWarning, match="in the direction that is known best"):
+        post = gv.infer(model, series, **options, method=gv.CVIDP(rho=1.0))
+    assert abs(post.elbo - good.elbo) > 0.05
+    assert post.status == "ill_conditioned"
+    with jax.enable_x64(True):
+        found = jax.jit(gv.solve)(model, gv.prepare(model, series, **options))
+    assert abs(float(found.elbo) - good.elbo) < 1e-3 or not found.converged
+
+
 def test_what_no_precision_can_hold_is_said():
     """A start 1e12 standard deviations away: rounding of the state itself exceeds its standard deviation."""
     model = linear(-0.05, 1e-12, 1e6, 1e-12, 1e-10)

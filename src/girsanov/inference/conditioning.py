@@ -7,6 +7,11 @@ changes the posterior, to first order and in the worst case, by
     ε Σ_m Δ(‖f_q‖² + ‖f‖²)_{Q⁻¹}              in the bound, in nats, because these squares cancel in it.
 Where one of these is not small, the careful algorithm computes the result again. Where that does not help either, the
 status is `ill_conditioned`, and the message names the scales that lie too far apart.
+
+These are worst cases. For results that the careful algorithm does not replace, the error is also measured: the exact
+moments of a chain with precision Λ and potential h have h − Λm = 0 and tr ΛΣ = Nd. Of the computed ones,
+    (h − Λm)ᵀΣ(h − Λm) = (m − m*)ᵀΛ(m − m*)   and   |tr ΛΣ − Nd|
+are twice the nats that the bound loses because the means and the covariances are not exact.
 """
 
 from typing import Any, NamedTuple
@@ -26,6 +31,7 @@ from girsanov.inference.status import Status
 _LARGE = {"variances": 1e-5, "means": 1e-4, "bound": 1e-5}
 _NOTICEABLE = 1e-9  # the same limit for a run that stalled or failed
 _TOO_FEW_DIGITS = 1e-6  # the largest rounding error of a state, in its standard deviations
+_SPOILT = 1e-2  # above this, in nats, a measured error makes such a result ill-conditioned
 _TOO_LARGE = 1e-3  # above this, a result is called ill-conditioned where the careful algorithm cannot replace it
 
 
@@ -68,24 +74,19 @@ def traced_status(problem: Posed, carry: Carry) -> Int[Array, ""]:
         return jnp.where(inside, a, 0.0)
 
     q, eta, base = carry.moments, carry.eta, carry.sites.base
-    parts = _Parts(
-        *(kept(a, inside) for a, inside in ((q.m, nodes), (q.S, nodes), (q.C, steps), (eta.J, nodes), (eta.K, steps))),
-        *(kept(a, steps) for a in (base.A, base.b, problem.data.gaps)),
-    )
+    on_nodes = (kept(a, nodes) for a in (q.m, q.S, eta.h, eta.J))
+    parts = _Parts(*on_nodes, *(kept(a, steps) for a in (q.C, eta.K, base.A, base.b, problem.data.gaps)))
     sums = _sums(jnp, parts, problem.model.noise.precision)
     worst = EPSILON * jnp.max(jnp.stack(list(sums)))
     stalled = carry.status == int(Status.STALLED)
-    spoilt = ~(worst <= jnp.where(stalled, _NOTICEABLE, _TOO_LARGE))
+    spoilt = ~(worst <= jnp.where(stalled, _NOTICEABLE, _TOO_LARGE)) | ~(_measured(jnp, parts, nodes.sum()) <= _SPOILT)
     judged = stalled | (carry.status == int(Status.CONVERGED))
     return jnp.where(judged & spoilt, int(Status.ILL_CONDITIONED), carry.status)
 
 
 def rounding_loss(problem: Posed, result: Run) -> Loss:
     """Estimate the effect of rounding on a result in natural parameters; infinite where q is not a density."""
-    N, M = int(problem.data.size), int(problem.data.size) - 1
-    q, eta, base = result.moments, result.eta, result.sites.base
-    sizes = ((q.m, N), (q.S, N), (q.C, M), (eta.J, N), (eta.K, M), (base.A, M), (base.b, M), (problem.data.gaps, M))
-    parts = _Parts(*(np.asarray(a)[..., :n] for a, n in sizes))
+    parts = _parts(problem, result)
     if not (np.isfinite(parts.m).all() and np.isfinite(parts.C).all() and (np.einsum("iim->im", parts.S) > 0.0).all()):
         return Loss(np.inf, np.inf, np.inf)
     return Loss(*(EPSILON * float(a) for a in _sums(np, parts, problem.model.noise.precision)))
@@ -96,23 +97,43 @@ class _Parts(NamedTuple):
 
     m: Any
     S: Any
-    C: Any
+    h: Any
     J: Any
+    C: Any
     K: Any
     A: Any
     b: Any
     gaps: Any
 
 
+def _parts(problem: Posed, result: Run) -> _Parts:
+    N, M = int(problem.data.size), int(problem.data.size) - 1
+    q, eta, base = result.moments, result.eta, result.sites.base
+    on_nodes = (np.asarray(a)[..., :N] for a in (q.m, q.S, eta.h, eta.J))
+    return _Parts(*on_nodes, *(np.asarray(a)[..., :M] for a in (q.C, eta.K, base.A, base.b, problem.data.gaps)))
+
+
 def _sums(xp: Any, chain: _Parts, Q_inv: Any) -> tuple[Any, Any, Any]:
     """Return the three sums of the module's docstring without ε; `xp` is `numpy` or `jax.numpy`."""
     sd = xp.sqrt(xp.einsum("iim->im", chain.S))
-    m, S, C, J, K = (xp.abs(a) for a in chain[:5])
+    m, S, J, C, K = (xp.abs(a) for a in (chain.m, chain.S, chain.J, chain.C, chain.K))
     spread = (J * S).sum() + 2.0 * (K * C).sum()
-    pull = xp.einsum("ijm,jm->im", J, m)
-    pull = pull + xp.pad(xp.einsum("ijm,jm->im", K, m[:, :-1]), ((0, 0), (1, 0)))
-    pull = pull + xp.pad(xp.einsum("ijm,im->jm", K, m[:, 1:]), ((0, 0), (0, 1)))
-    return spread, (sd * pull).sum(), _squares(xp, chain, Q_inv)
+    return spread, (sd * _times(xp, J, K, m)).sum(), _squares(xp, chain, Q_inv)
+
+
+def _times(xp: Any, J: Any, K: Any, m: Any) -> Any:
+    """Return Λm, where Λ has the blocks J on its diagonal and K below it."""
+    rest = xp.pad(xp.einsum("ijm,jm->im", K, m[:, :-1]), ((0, 0), (1, 0)))
+    rest = rest + xp.pad(xp.einsum("ijm,im->jm", K, m[:, 1:]), ((0, 0), (0, 1)))
+    return xp.einsum("ijm,jm->im", J, m) + rest
+
+
+def _measured(xp: Any, chain: _Parts, nodes: Any) -> Any:
+    """Return the larger of rᵀΣr with r = h − Λm, by the diagonal blocks of Σ, and |tr ΛΣ − Nd|, in nats."""
+    r = chain.h - _times(xp, chain.J, chain.K, chain.m)
+    means = xp.abs(xp.einsum("im,ijm,jm->m", r, chain.S, r)).sum()
+    trace = (chain.J * chain.S).sum() + 2.0 * (chain.K * chain.C).sum()
+    return xp.maximum(means, xp.abs(trace - nodes * chain.m.shape[0]))
 
 
 def _squares(xp: Any, chain: _Parts, Q_inv: Any) -> Any:
@@ -128,7 +149,10 @@ def _squares(xp: Any, chain: _Parts, Q_inv: Any) -> Any:
 def flagged(problem: Posed, result: Run) -> Run:
     """Set the status `ill_conditioned` where rounding may have spoilt the result or stopped the run."""
     limit = _NOTICEABLE if result.status is Status.STALLED else _TOO_LARGE
-    if result.status is Status.BAD_START or rounding_loss(problem, result).worst <= limit:
+    if result.status is Status.BAD_START:
+        return result
+    measured = _measured(np, _parts(problem, result), int(problem.data.size))
+    if rounding_loss(problem, result).worst <= limit and measured <= _SPOILT:
         return result
     return ill_conditioned(problem, result, "gv.CVIDP() in discrete time and without rho tolerates wider scales")
 
@@ -164,6 +188,7 @@ def scale_at_fault(problem: Posed, m: np.ndarray, S: np.ndarray) -> str:
     model, N = problem.model, len(m)
     gaps = np.asarray(problem.data.gaps)[: N - 1]
     spread = np.sqrt(np.maximum(np.einsum("mii->mi", S), np.finfo(float).tiny))
+    axes = np.sqrt(np.maximum(np.linalg.eigvalsh(S), np.finfo(float).tiny))
     step = model.noise.step_sds(gaps)
     initial = model.initial_state()
     first = np.sqrt(np.diagonal(np.asarray(initial.cov)))
@@ -176,8 +201,8 @@ def scale_at_fault(problem: Posed, m: np.ndarray, S: np.ndarray) -> str:
         ),
         "the initial standard deviation {:.2g} is far below the distance {:.2g} of the data from the initial mean: "
         "give initial= another mean or a larger cov": _worst(first[None], (far * first)[None]),
-        "the smallest standard deviation of the state is {:.2g} and the largest is {:.2g}: use a "
-        "larger noise variance, or a smaller initial cov": (float(spread.min()), float(spread.max())),
+        "the standard deviation of the state is {:.2g} in the direction that is known best and {:.2g} in the one that "
+        "is known worst: use a larger noise variance, or a smaller initial cov": (float(axes.min()), float(axes.max())),
     }
     text, numbers = max(candidates.items(), key=lambda c: c[1][1] / c[1][0])
     return text.format(*numbers)
