@@ -51,7 +51,8 @@ def look_elsewhere(post: Any, rule: Rule) -> Elsewhere | None:
         if first.status is Status.BAD_START:
             continue
         other = method.continue_from(problem, method.next_start(first, first.sites, first.eta))
-        if other.status is not Status.CONVERGED or not _differs(post, other):
+        # However its run ended: the bound of any q is a bound on the evidence.
+        if other.status is Status.BAD_START or not np.isfinite(other.elbo) or not _differs(post, other):
             continue
         if found is None or other.elbo > found.elbo:
             found = Elsewhere(other.elbo, float(post.series.times[i]))
