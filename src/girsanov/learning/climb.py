@@ -59,20 +59,22 @@ def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_ite
         moved = np.abs((top.theta - theta) / unit).max()
         if new.status is Status.BAD_START or gain < -max(tolerance, 10 * learner.method.tolerance):
             return theta, result, "stalled"
-        # Without a gain the next M-step would propose the same step again. If the gradient of the bound still predicts
-        # that a move by parameter_tolerance gains more than the tolerance, the optimiser is at fault; or, with L-BFGS,
-        # rounding hides the gain from the M-step, and the search goes on with the profile of the bound.
+        # Without a gain the next M-step would propose the same step again, and a slow ascent has small gains long before
+        # its end. If the gradient of the bound still predicts that a move by parameter_tolerance gains more than the
+        # tolerance, the optimiser is at fault; or, with L-BFGS, the M-step does not see the gain, because of rounding or
+        # because its steps are too short, and the search goes on with the profile of the bound.
         # An E-step at the same parameters may gain a rounding error, which is none.
         idle = gain <= 0 or moved == 0.0
-        if idle and not np.abs(learner.envelope(theta, result)[1] * unit).max() * parameter_tolerance <= tolerance:
+        ends = idle or (gain < tolerance and moved < parameter_tolerance)
+        if gain > 0:
+            theta, result = top.theta, new
+        if ends and not np.abs(learner.envelope(theta, result)[1] * unit).max() * parameter_tolerance <= tolerance:
             if how["optimiser"] != "lbfgs":
                 return theta, result, "stalled"
             limits = {"parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
             return _profile(learner, result, theta, tolerance=tolerance, **limits)
-        if gain > 0:
-            theta, result = top.theta, new
         learner.record(theta, result.elbo)
-        if idle or (gain < tolerance and moved < parameter_tolerance):
+        if ends:
             return theta, result, "converged"
     return theta, result, "max_iterations"
 
