@@ -131,6 +131,17 @@ def test_without_extras_the_library_works_and_says_what_to_install(others, tmp_p
     assert not (tmp_path / "other").exists()
 
 
+def test_an_import_loads_no_package_that_only_some_calls_need():
+    """They take longer to import than the library itself: SciPy's statistics alone took twice as long."""
+    seldom = ["arviz_stats", "matplotlib", "numpyro", "optax", "pandas", "scipy", *EXTRAS]
+    script = "import girsanov, json, sys; print(json.dumps(sorted(set(json.loads(sys.argv[1])) & set(sys.modules))))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(seldom)],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
 def test_without_extras_the_command_is_one_line_and_exit_code_2(others, tmp_path):
     done = run(COMMAND, others, tmp_path, "demo")
     assert (done.returncode, done.stdout) == (2, "")
