@@ -36,7 +36,14 @@ class ByScale(StateDiffusion):
         return spread(self.scale, d)
 
 
-class Proportional(ByScale):
+class OfPositiveStates(ByScale):
+    """Base class of noises of positive states."""
+
+    def support(self, d):
+        return np.zeros(d), np.full(d, np.inf)
+
+
+class Proportional(OfPositiveStates):
     """Noise in proportion to a positive state, σ(x) = scale · x, as in geometric Brownian motion.
 
     Args:
@@ -57,14 +64,11 @@ class Proportional(ByScale):
     def to_constant(self, x):
         return jnp.log(x)
 
-    def support(self, d):
-        return np.zeros(d), np.full(d, np.inf)
-
     def edges(self, d):
         return np.full(d, -np.inf), np.full(d, np.inf)
 
 
-class SquareRoot(ByScale):
+class SquareRoot(OfPositiveStates):
     """Noise in proportion to the root of a positive state, σ(x) = scale · √x, as in the model of Cox, Ingersoll, Ross.
 
     The coordinate with constant noise is w = 2√x. A Gaussian in w does not stop at x = 0; a posterior that comes close
@@ -88,14 +92,11 @@ class SquareRoot(ByScale):
     def to_constant(self, x):
         return 2.0 * jnp.sqrt(x)
 
-    def support(self, d):
-        return np.zeros(d), np.full(d, np.inf)
-
     def edges(self, d):
         return np.zeros(d), np.full(d, np.inf)
 
 
-class Power(ByScale):
+class Power(OfPositiveStates):
     """Noise in proportion to a power of a positive state, σ(x) = scale · x^exponent.
 
     The coordinate with constant noise is w = (x^{1−p} − 1)/(1 − p) for the exponent p, which is log x for p = 1.
@@ -131,9 +132,6 @@ class Power(ByScale):
         near = jnp.abs(a) < _SERIES
         safe = jnp.where(near, 1.0, a)
         return jnp.where(near, log_x + 0.5 * a * log_x**2, jnp.expm1(safe * log_x) / safe)
-
-    def support(self, d):
-        return np.zeros(d), np.full(d, np.inf)
 
     def edges(self, d):
         a = 1.0 - jnp.broadcast_to(self.exponent, (d,))
