@@ -59,10 +59,10 @@ def _em(learner, result, m_step, how, *, tolerance, parameter_tolerance, max_ite
         moved = np.abs((top.theta - theta) / unit).max()
         if new.status is Status.BAD_START or gain < -max(tolerance, 10 * learner.method.tolerance):
             return theta, result, "stalled"
-        # Without a gain the next M-step would propose the same step again, and a slow ascent has small gains long before
-        # its end. If the gradient of the bound still predicts that a move by parameter_tolerance gains more than the
-        # tolerance, the optimiser is at fault; or, with L-BFGS, the M-step does not see the gain, because of rounding or
-        # because its steps are too short, and the search goes on with the profile of the bound.
+        # Without a gain the next M-step would propose the same step again, and a slow ascent has small gains long
+        # before its end. If the gradient of the bound still predicts that a move by parameter_tolerance gains more than
+        # the tolerance, the optimiser is at fault; or, with L-BFGS, the M-step does not see the gain, because of
+        # rounding or because its steps are too short, and the search goes on with the profile of the bound.
         # An E-step at the same parameters may gain a rounding error, which is none.
         idle = gain <= 0 or moved == 0.0
         ends = idle or (gain < tolerance and moved < parameter_tolerance)

@@ -1,71 +1,64 @@
-"""Standard errors from the curvature of the profile max_q L(q, θ) at its maximum (Laplace's approximation)."""
+"""The curvature of the profile max_q L(q, θ), and standard errors from it at a maximum (Laplace's approximation)."""
 
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 
-from girsanov.learning.parameters import constrained_entries, entries
+from girsanov.learning.parameters import Spec, constrained_entries
 
 # Step of the central differences, in free coordinates of order one. It is not smaller because an E-step does not see
 # smaller changes of θ where quadrature does not resolve the drift, as at a kink.
 _STEP = 1e-2
 _LONGEST, _USUAL = 0.5, 0.1  # a step longer than the first is shortened to the second, in standard deviations of θ_i
+_SHORTER = 5  # differences at most, since the curvature by a step that is far too long may itself be too small
 _ITERATIONS = 1000  # an E-step of the differences may take at least this many iterations
-_FLAT = 1e-4  # below this curvature the data do not determine a parameter: nats per squared unit of a free coordinate
 
 
-class Curvature(NamedTuple):
-    """The curvature at the maximum.
+class Errors(NamedTuple):
+    """Standard errors of all entries that can vary, in the order of `parameters.entries`, and their covariance."""
 
-    Attributes:
-        errors: standard errors by the names of `parameters.entries`; None where there are none.
-        covariance: covariance of the same values, or None.
-        flat: whether the bound does not change in some direction.
-        message: why there are no standard errors; empty where there are.
+    errors: Float[np.ndarray, " P"]
+    covariance: Float[np.ndarray, "P P"]
+
+
+def laplace(spec: Spec, theta: Float[np.ndarray, " P"], precision: Float[np.ndarray, "P P"]) -> Errors:
+    """Compute standard errors from the inverse of a positive-definite precision of θ, by the delta method.
+
+    Args:
+        spec: the trainable parameters.
+        theta: the free coordinates at the maximum.
+        precision: minus the Hessian of the profile there.
     """
-
-    errors: dict[str, float] | None
-    covariance: np.ndarray | None
-    flat: bool
-    message: str
+    J = np.asarray(jax.jacfwd(lambda t: constrained_entries(spec, t))(theta))
+    covariance = J @ np.linalg.inv(precision) @ J.T  # delta method: free coordinates to values
+    return Errors(np.sqrt(np.diagonal(covariance)), covariance)
 
 
-def laplace(learner: Any, theta: np.ndarray, result: Any) -> Curvature:
-    """Compute standard errors from the inverse of minus the Hessian of max_q L(q, θ) and the delta method.
+def minus_hessian(
+    learner: Any, theta: Float[np.ndarray, " P"], result: Any, free: Int[np.ndarray, " k"]
+) -> Float[np.ndarray, "k k"]:
+    """Compute minus the Hessian of the profile at θ in some coordinates, by differences of its gradient.
 
     Args:
         learner: the `Learner` of the fit.
-        theta: the free coordinates at the maximum.
-        result: the last E-step, at `theta`.
+        theta: the free coordinates.
+        result: an E-step at `theta`.
+        free: the coordinates in which to differentiate.
     """
-    hessian = np.array([_hessian_row(learner, theta, result, i) for i in range(len(theta))])
-    precision = -0.5 * (hessian + hessian.T)
-    if not np.isfinite(precision).all():
-        return Curvature(None, None, False, "no standard errors: the curvature at the maximum is not finite")
-    size = np.maximum(1.0, np.abs(theta))
-    values, vectors = np.linalg.eigh(precision * np.outer(size, size))
-    names = entries(learner.spec)
-    if values[0] < _FLAT:
-        share = np.abs(vectors[:, 0])
-        worst = ", ".join(names[i] for i in np.argsort(-share) if share[i] > 0.3)
-        if abs(values[0]) < _FLAT:
-            text = (
-                f"the bound does not change along {worst}: the data cannot tell its value; fix it, or give it a prior"
-            )
-            return Curvature(None, None, True, text)
-        return Curvature(None, None, False, f"no standard errors: the bound is not at a maximum along {worst}")
-    J = np.asarray(jax.jacfwd(lambda t: constrained_entries(learner.spec, t))(theta))
-    covariance = J @ np.linalg.inv(precision) @ J.T  # delta method: free coordinates to values
-    return Curvature(dict(zip(names, np.sqrt(np.diagonal(covariance)).tolist(), strict=True)), covariance, False, "")
+    hessian = np.array([_hessian_row(learner, theta, result, int(i))[free] for i in free])
+    return -0.5 * (hessian + hessian.T)
 
 
 def _hessian_row(learner: Any, theta: np.ndarray, result: Any, i: int) -> np.ndarray:
-    """Return row i of the Hessian by central differences; repeat with a shorter step where the curvature is large."""
+    """Return row i of the Hessian by central differences; repeat with shorter steps where the curvature is large."""
     step = _STEP * max(1.0, abs(theta[i]))
-    row = _difference(learner, theta, result, i, step)
-    if -row[i] * step**2 > _LONGEST**2:
-        row = _difference(learner, theta, result, i, _USUAL / np.sqrt(-row[i]))
+    for _ in range(_SHORTER):
+        row = _difference(learner, theta, result, i, step)
+        if not -row[i] * step**2 > _LONGEST**2:
+            break
+        step = _USUAL / np.sqrt(-row[i])
     return row
 
 

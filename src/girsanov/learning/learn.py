@@ -1,4 +1,7 @@
-"""`learn`: fit parameters by variational EM, or by quasi-Newton steps on the profile max_q L(q, θ)."""
+"""`learn`: fit parameters by variational EM or by quasi-Newton steps on the profile max_q L(q, θ).
+
+Newton's method on the profile ends the ascent, and `verdict` says what can be said of the place where it ended.
+"""
 
 import dataclasses
 import time
@@ -7,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 
 from girsanov._core.checks import check_positive, check_whole
 from girsanov._core.precision import float64, to_numpy
@@ -17,15 +21,17 @@ from girsanov.inference.cvi_dp import CVIDP, check_method
 from girsanov.inference.functional import lay_out
 from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, reject_unknown
-from girsanov.inference.objective import Posed
 from girsanov.inference.quadrature_check import checked_quadrature
 from girsanov.inference.status import Status
 from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume
 from girsanov.learning.climb import climb
-from girsanov.learning.curvature import laplace
+from girsanov.learning.curvature import laplace, minus_hessian
+from girsanov.learning.data_start import from_data
 from girsanov.learning.learner import Learner
-from girsanov.learning.parameters import insert, make_spec, to_vector
+from girsanov.learning.newton import MOST, Point, Summit, newton
+from girsanov.learning.parameters import entries, insert, make_spec, to_vector
 from girsanov.learning.restarts import restart_models, together
+from girsanov.learning.verdict import MESSAGES, STEPS, Verdict, curvature_trouble, judge, unjudged
 from girsanov.model.model import Model
 from girsanov.result.fit import Fit
 from girsanov.result.infer import (
@@ -36,14 +42,7 @@ from girsanov.result.infer import (
 )
 from girsanov.result.resolution import warn_unresolved
 
-_MESSAGES = {
-    "converged": "converged",
-    "max_iterations": (
-        "learning stopped at max_iterations before it met its tolerances; raise max_iterations, or continue with "
-        "resume=fit"
-    ),
-    "stalled": "no step raised the objective, but learning has not converged; the best parameters found are returned",
-}
+_FIRST = 25  # iterations of an ascent before Newton's method goes on, which ends slow ones
 
 
 @float64
@@ -55,6 +54,7 @@ def learn(
     *,
     trainable: Sequence[str] | str,
     objective: str | None = None,
+    start: str = "model",
     optimiser: Any = "lbfgs",
     learning_rate: float = 0.1,
     m_steps: int = 20,
@@ -85,20 +85,24 @@ def learn(
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time.
+        start: "model" (the default) to start from the parameters of `model`, or "data" to take those that the data show
+            from them: the noise and the diffusion from differences of observations, the first state, and a drift that
+            follows the data.
         optimiser: optimiser of an M-step: "lbfgs" (the default), "adam" or an optax transformation.
         learning_rate: learning rate of "adam"; default 0.1.
         m_steps: largest number of optimiser steps in an M-step; default 20.
         method: method of the E-steps, `gv.CVIDP()` (the default) or `gv.VDP()`.
         grid: times of the nodes, (N,), instead of `dt` and `span`. They must contain the observation times.
-        tolerance: in nats, default 1e-5. Learning has converged when an iteration gains less than this and moves the
-            parameters by less than `parameter_tolerance`.
+        tolerance: in nats, default 1e-5. Learning has converged when no step within a standard deviation promises to
+            gain more. With an optimiser other than "lbfgs" or more than 40 parameters, it has converged when an
+            iteration gains less than this and moves the parameters by less than `parameter_tolerance`.
         parameter_tolerance: largest change of a free coordinate, default 1e-4; relative to its size where that is
             far from one.
         max_iterations: largest number of outer iterations; default 100.
         constraints: constraints by path that replace the defaults: "real", "positive", "ordered" (increasing), "full"
             (positive definite), "diagonal", "scalar" (a multiple of the identity) or an interval (low, high).
         priors: numpyro distributions by path. The fit is then the mode of the bound plus the log prior.
-        standard_errors: whether to compute standard errors; default True.
+        standard_errors: whether to give standard errors; default True.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
             parameters. The one with the highest bound plus log prior is returned; its `restarts` has all of them.
         key: a JAX random key, needed for more than one restart.
@@ -121,12 +125,20 @@ def learn(
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
     objective = check_objective(objective, method, optimiser)
     problem = lay_out(model, series, dt, span, grid, method)
+    if start not in ("model", "data"):
+        raise ValueError(
+            f"start must be 'model' or 'data', got {start!r}; to go on from an earlier fit, give resume=fit"
+        )
+    if start == "data" and resume is not None:
+        raise ValueError("resume= goes on from the parameters of the fit: leave out start='data'")
     spec = make_spec(model, trainable, constraints)
     priors = check_priors(spec, priors)
     check_resume(spec, resume, model)
     model = model if resume is None else resume.model
     check_learnable(spec, method)
-    limits = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": max_iterations}
+    finish = optimiser == "lbfgs" and sum(p.size for p in spec) <= MOST
+    first = min(max_iterations, _FIRST) if finish else max_iterations
+    limits = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": first}
     ascent = climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})
     by_profile = climb("profile", limits, {})
     models = restart_models(model, restarts, key, reinitialise)
@@ -134,35 +146,64 @@ def learn(
 
         @float64
         def fit(candidate: Model) -> Fit:
-            learner, result = _first_e_step(problem.of(candidate), series, spec, method, priors, resume, say)
+            learner = Learner(spec, problem.of(candidate), method, priors, time.perf_counter(), say)
+            if start == "data":
+                learner.start_from(from_data(learner))
+            result = _first_e_step(learner, series, resume)
             learner.check_gradient(learner.problem.stated, result)
             # An M-step works on natural parameters. Where they have too few digits, the profile is maximised instead.
             theta, result, status = (ascent if result.root is None else by_profile)(learner, result)
-            return _finish(learner, theta, result, status, series, standard_errors, resume)
+            left = max_iterations - (len(learner.rows) - 1)
+            if not finish or (left <= 0 and status != "converged"):
+                verdict = _as_it_is(learner, theta, result, status, standard_errors)
+            else:
+                top = _to_the_top(learner, theta, result, tolerance, min(left, STEPS))
+                ended = top.status != "max_iterations" or left > STEPS
+                verdict = judge(learner, top, tolerance, start == "model") if ended else unjudged(top)
+            return _finish(learner, verdict, series, standard_errors, resume)
 
         fits = together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
     warn_unresolved(fits[0].posterior, stacklevel=4)
-    if fits[0].status in ("stalled", "ill_conditioned", "quadrature", "boundary"):
+    if fits[0].status not in ("converged", "max_iterations", "flat"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
 
-def _first_e_step(problem: Posed, series, spec, method, priors, resume, say) -> tuple[Learner, Run]:
-    begun = time.perf_counter()
+def _first_e_step(learner: Learner, series: TimeSeries, resume: Fit | None) -> Run:
+    method, problem = learner.method, learner.problem
     kind: Any = getattr(method, "time", "discrete")
     warm = None if resume is None else warm_start(resume.posterior, problem, series, kind)
-    result, coarse = method.solve(problem, warm, say)
+    result, coarse = method.solve(problem, warm, learner.say)
     if result.status is Status.BAD_START:
         explain_bad_start(problem)
-    learner = Learner(spec, problem, method, priors, begun, say)
     learner.e_steps, learner.passes = 1, result.passes + sum(r.passes for r in coarse)
-    learner.record(to_vector(spec, problem.stated), result.elbo)
-    return learner, result
+    learner.record(to_vector(learner.spec, problem.stated), result.elbo)
+    return result
 
 
-def _finish(learner, theta, result, status, series, standard_errors: bool, resume) -> Fit:
-    message, errors, covariance = _MESSAGES[status], None, None
+def _to_the_top(learner: Learner, theta: np.ndarray, result: Run, tolerance: float, steps: int) -> Summit:
+    """Go on by Newton's method from where an ascent ended."""
+    value, grad = result.elbo + learner.prior(theta), learner.envelope(theta, result)[1]
+    return newton(learner, Point(theta, result, value, grad), tolerance=tolerance, max_iterations=max(steps, 0))
+
+
+def _as_it_is(learner: Learner, theta: np.ndarray, result: Run, status: str, standard_errors: bool) -> Verdict:
+    """Return the verdict on a fit that Newton's method does not end; the curvature is computed if it is asked for."""
+    P = len(theta)
+    B = minus_hessian(learner, theta, result, np.arange(P)) if standard_errors else np.full((P, P), np.nan)
+    summit = Summit(Point(theta, result, result.elbo + learner.prior(theta), np.full(P, np.nan)), B, status)
+    message = MESSAGES[status]
+    if np.isfinite(B).all():
+        trouble = curvature_trouble(learner, summit)
+        if trouble is not None and (status == "converged" or trouble[0] == "flat"):
+            status, message = trouble
+    return Verdict(status, message, summit)
+
+
+def _finish(learner: Learner, verdict: Verdict, series: TimeSeries, standard_errors: bool, resume: Fit | None) -> Fit:
+    status, message, (point, precision, _) = verdict
+    theta, result = point.theta, point.result
     model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
     problem = eqx.tree_at(lambda p: p.stated, learner.problem, model)
     if isinstance(learner.method, CVIDP):
@@ -172,13 +213,14 @@ def _finish(learner, theta, result, status, series, standard_errors: bool, resum
         told = result.status in (Status.ILL_CONDITIONED, Status.QUADRATURE, Status.BOUNDARY)
         status = result.status.name.lower() if told else "stalled"
         message = f"the parameters have converged, but the posterior at them has not: {result.message}"
-    if standard_errors:
-        curvature = laplace(learner, theta, result)
-        errors, covariance = curvature.errors, curvature.covariance
-        if curvature.flat:
-            status, message = "flat", curvature.message
-        elif curvature.message:
-            message = f"{message}; {curvature.message}"
+    errors, covariance = None, None
+    if standard_errors and status not in ("flat", "edge"):
+        if np.isfinite(precision).all() and np.linalg.eigvalsh(precision)[0] > 0.0:
+            found = laplace(learner.spec, theta, precision)
+            errors = dict(zip(entries(learner.spec), found.errors.tolist(), strict=True))
+            covariance = found.covariance
+        else:
+            message += "; no standard errors: the bound does not curve downwards in every direction"
     seconds = time.perf_counter() - learner.begun
     post = make_posterior(problem, result, series, run_history(result, []), seconds)
     history = learner.history(None if resume is None else resume.history)

@@ -50,6 +50,10 @@ class Learner:
         """Return the problem with the parameters θ."""
         return to_numpy(with_parameters(self.spec, theta, self.problem))
 
+    def start_from(self, theta: np.ndarray) -> None:
+        """Make θ the parameters of the model from which learning starts."""
+        self.problem = self.at(theta)
+
     def e_step(self, theta: np.ndarray, start: Start, **limits: Any) -> Run:
         """Infer q at the parameters θ, from a start."""
         result = self.method.continue_from(self.at(theta), start, **limits)

@@ -301,8 +301,17 @@ def split(spec: Spec, theta: Float[Array, " P"]) -> dict[str, Array]:
 
 def insert(spec: Spec, theta: Float[Array, " P"], model: Model) -> Model:
     """Return the model with the parameters θ."""
-    values = split(spec, theta)
+    return replaced(model, split(spec, theta))
+
+
+def replaced(model: Model, values: Mapping[str, Any]) -> Model:
+    """Return the model with these values of its arrays, by their paths."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_path_name(path), leaf), model)
+
+
+def owners(spec: Spec) -> list[Parameter]:
+    """Return the parameter to which each free coordinate belongs."""
+    return [p for p in spec for _ in range(p.size)]
 
 
 def entries(spec: Spec) -> list[str]:
