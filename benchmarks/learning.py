@@ -62,8 +62,10 @@ def learn(task: Task, fold: Fold, objective: str, dt: float) -> gv.Fit:
         initial=inference_model(task.process, fold).initial,
         likelihood=gv.likelihoods.Gaussian(task.factor * fold.sigma**2),
     )
-    options = {"trainable": task.trainable, "objective": objective, "standard_errors": False, "progress": False}
-    return gv.learn(model, fold.train, dt=dt, span=fold.span, **options)
+    return gv.learn(
+        model, fold.train, dt=dt, span=fold.span, trainable=task.trainable, objective=objective, standard_errors=False,
+        check=False, progress=False,
+    )  # fmt: skip
 
 
 def run(task: Task, data: Path, dt: float) -> dict[str, gv.Fit]:

@@ -66,6 +66,7 @@ def learn(
     constraints: Mapping[str, Any] | None = None,
     priors: Mapping[str, Any] | None = None,
     standard_errors: bool = True,
+    check: bool = True,
     restarts: int = 1,
     key: Any = None,
     reinitialise: Callable[[Any, Any], Any] | None = None,
@@ -103,6 +104,8 @@ def learn(
             (positive definite), "diagonal", "scalar" (a multiple of the identity) or an interval (low, high).
         priors: numpyro distributions by path. The fit is then the mode of the bound plus the log prior.
         standard_errors: whether to give standard errors; default True.
+        check: whether to end with Newton's method and climbs from elsewhere, which decide the status; default True. With
+            more than 40 parameters, or an optimiser other than "lbfgs", the ascent is left by itself, as with False.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
             parameters. The one with the highest bound plus log prior is returned; its `restarts` has all of them.
         key: a JAX random key, needed for more than one restart.
@@ -136,7 +139,7 @@ def learn(
     check_resume(spec, resume, model)
     model = model if resume is None else resume.model
     check_learnable(spec, method)
-    finish = optimiser == "lbfgs" and sum(p.size for p in spec) <= MOST
+    finish = check and optimiser == "lbfgs" and sum(p.size for p in spec) <= MOST
     first = min(max_iterations, _FIRST) if finish else max_iterations
     limits = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": first}
     ascent = climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})

@@ -1,8 +1,7 @@
 """What can be said of the place where learning ended: a maximum, a saddle, a flat direction, or an edge.
 
-At a maximum the profile curves downwards in every direction, and it falls towards both ends of every parameter that has
-ends. Climbs from starting values of the data and from parameters nearby look for
-a better maximum.
+At a maximum the profile curves downwards in every direction, and it falls towards both ends of every parameter. Climbs
+from starting values of the data and from parameters nearby look for a better maximum.
 """
 
 from typing import Any, NamedTuple
@@ -57,7 +56,7 @@ def judge(learner: Any, summit: Summit, tolerance: float, from_model: bool = Tru
         from_model: whether learning started from the model's own parameters, so that a start from the data is another.
     """
     climbs, better = 0, False
-    while climbs <= _SHAKES or (better and climbs < _CLIMBS):
+    while (climbs <= _SHAKES or (better and climbs < _CLIMBS)) and np.isfinite(summit.precision).all():
         if climbs == 0 and from_model:
             top = _climb(learner, summit, from_data(learner), tolerance)
         else:
@@ -70,6 +69,11 @@ def judge(learner: Any, summit: Summit, tolerance: float, from_model: bool = Tru
             f"the last of {climbs} climbs from elsewhere found better parameters, and there may be more: use restarts="
         )
         return Verdict("better_start_found", text, summit)
+    if not np.isfinite(summit.precision).all():
+        text = (
+            "the curvature of the bound is not finite at the best parameters found, so that nothing says they are best"
+        )
+        return Verdict("stalled", text, summit)
     trouble = edge_trouble(learner, summit, tolerance)
     if summit.status != "converged":
         return Verdict(*trouble, summit) if trouble else unjudged(summit)

@@ -180,7 +180,7 @@ def _learning(settings: dict[str, Any]) -> tuple[Any, str]:
     for label, (colour, style, options) in runs.items():
         fit = learn(
             model, fold.train, dt=settings["dt"], span=fold.span, trainable=trainable, standard_errors=False,
-            progress=False, **options,
+            check=False, progress=False, **options,
         )  # fmt: skip
         values = next(iter(fit.history.parameters.values())).reshape(-1)
         left.plot(np.arange(len(values)), values, style, color=colour, marker=".", label=label)

@@ -137,7 +137,7 @@ def table2(**settings: Any) -> dict[str, Any]:
     begun = time.perf_counter()
     fit = learn(
         model, fold.train, dt=dt, span=fold.span, trainable=trainable, method=method, standard_errors=False,
-        progress=False,
+        check=False, progress=False,
     )  # fmt: skip
     seconds = time.perf_counter() - begun
     values = {k: float(v) for k, v in fit.parameters.items()}
@@ -219,7 +219,7 @@ def learn_real(name: str, row: str, fold: RealFold, seed: int, changes: dict | N
     options = how["rows"][row]
     method = VDP(max_iterations=2000) if options.get("method") == "vdp" else None
     common: dict[str, Any] = {"dt": float(how["inference"]["dt"]), "span": fold.span, "trainable": options["learn"]}
-    common |= {"standard_errors": False, "progress": False, "method": method}
+    common |= {"standard_errors": False, "check": False, "progress": False, "method": method}
     key = jax.random.key(seed)
     drift = real_drift(options, key)
     if isinstance(drift, MLP):
