@@ -104,8 +104,9 @@ def learn(
             (positive definite), "diagonal", "scalar" (a multiple of the identity) or an interval (low, high).
         priors: numpyro distributions by path. The fit is then the mode of the bound plus the log prior.
         standard_errors: whether to give standard errors; default True.
-        check: whether to end with Newton's method and climbs from elsewhere, which decide the status; default True. With
-            more than 40 parameters, or an optimiser other than "lbfgs", the ascent is left by itself, as with False.
+        check: whether to end with Newton's method and climbs from elsewhere, which decide the status; default True.
+            With more than 40 parameters, or an optimiser other than "lbfgs", the ascent is left by itself, as with
+            False.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
             parameters. The one with the highest bound plus log prior is returned; its `restarts` has all of them.
         key: a JAX random key, needed for more than one restart.
