@@ -209,7 +209,8 @@ def _pareto(logs: np.ndarray) -> float:
         return float("inf")
     from arviz_stats.base.array import array_stats
 
-    return float(array_stats.psislw(np.maximum(logs - logs.max(), -_RANGE))[1])
+    # `psislw` takes log likelihoods, the negatives of log weights.
+    return float(array_stats.psislw(-np.maximum(logs - logs.max(), -_RANGE))[1])
 
 
 def _together(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
