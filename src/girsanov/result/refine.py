@@ -31,20 +31,17 @@ _MOST = 2000  # draws of each chain that are kept; of more, every second is
 _BURN_IN = (0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the draws that may be discarded at the beginning
 _DISAGREE = 1.1  # above this R̂ the draws should not be used
 _WIDE = 1.0  # if the log evidence of the runs has a larger standard deviation, in nats, they get more particles
-_WORK, _LEAST_PARTICLES, _MOST_PARTICLES = (
-    300_000,
-    250,
-    1000,
-)  # moves of a run of the filter at first, and its particles
+_WORK = 300_000  # particle moves of a run of the filter, at first
+_LEAST_PARTICLES, _MOST_PARTICLES = 250, 1000  # of such a run
 _MORE, _LIMIT = 4, 16_000  # factor by which they grow, and the largest number
 
 
 class Targets(NamedTuple):
     """What is to be met: the largest R̂, the least effective number of draws, the largest error of the log evidence."""
 
-    rhat: float
-    ess: float
-    error: float
+    rhat: int | float
+    ess: int | float
+    error: int | float
 
 
 class _Chains:
@@ -90,7 +87,7 @@ class _Chains:
         self.due = min(int(np.ceil(_GROWTH * len(self.kept))), _MOST)
 
     def met(self, targets: Targets) -> bool:
-        return self.rhat <= targets.rhat and self.ess >= targets.ess
+        return bool(self.rhat <= targets.rhat and self.ess >= targets.ess)
 
 
 class _Filters:
@@ -114,7 +111,7 @@ class _Filters:
         self.seconds += time.perf_counter() - begun
 
     def _wide(self) -> bool:
-        return not (np.isfinite(self.logs).all() and self.logs.std(ddof=1) < _WIDE)
+        return bool(not np.isfinite(self.logs).all() or self.logs.std(ddof=1) >= _WIDE)
 
     def evidence(self) -> tuple[float, float]:
         """Return the estimate of the log evidence and its error, infinite where no particle survived in any run."""
@@ -128,7 +125,14 @@ class _Filters:
 
 @float64
 def refine(
-    post: Posterior, key: Any, targets: Targets, seconds: float, particles: int, chains: int, start: Any, progress: bool
+    post: Posterior,
+    key: Any,
+    targets: Targets,
+    seconds: int | float,
+    particles: int,
+    chains: int,
+    start: Any,
+    progress: bool,
 ) -> Refined:
     """Draw from the model's own posterior; see `Posterior.refine` for the arguments."""
     begun = time.perf_counter()
@@ -187,7 +191,8 @@ def _result(
     moved = (np.diff(drawn.kept[drawn.begin :], axis=0) != 0.0).any(-1).mean((0, 1))
     met = drawn.met(targets) and filters.met(targets)
     if status is None:
-        status = "converged" if met else "time_limit" if drawn.rhat <= _DISAGREE else "disagree"
+        apart = drawn.rhat > _DISAGREE and len(drawn.kept) >= _FEWEST  # fewer draws do not tell
+        status = "converged" if met else "disagree" if apart else "time_limit"
     message = _message(status, drawn, (value, error), targets)
     return Refined(
         post.model, post.series, post.times, draws.reshape(-1, *draws.shape[2:]), len(draws), value, error,
