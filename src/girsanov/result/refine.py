@@ -21,7 +21,6 @@ from girsanov.result.conditional import sweeps
 from girsanov.result.defensive_filter import defensive_filter
 from girsanov.result.diagnosis import model_of
 from girsanov.result.mixture import proposals
-from girsanov.result.posterior import Posterior
 from girsanov.result.refined import Refined
 
 _CHUNK = 5  # sweeps in one call of compiled code, after which Ctrl-C and the time limit count
@@ -33,6 +32,7 @@ _DISAGREE = 1.1  # above this R̂ the draws should not be used
 _WIDE = 1.0  # if the log evidence of the runs has a larger standard deviation, in nats, they get more particles
 _WORK = 300_000  # particle moves of a run of the filter, at first
 _LEAST_PARTICLES, _MOST_PARTICLES = 250, 1000  # of such a run
+_RUNS = 16  # the standard error of fewer runs is itself uncertain by more than a fifth
 _MORE, _LIMIT = 4, 16_000  # factor by which they grow, and the largest number
 
 
@@ -47,7 +47,7 @@ class Targets(NamedTuple):
 class _Chains:
     """The chains with their draws so far, in coordinates in which the noise is constant, and how they were judged."""
 
-    def __init__(self, post: Posterior, path: PathModel, key: Any, particles: int, chains: int, start: Refined | None):
+    def __init__(self, post: Any, path: PathModel, key: Any, particles: int, chains: int, start: Refined | None):
         self.post, self.path, self.key, self.particles = post, path, key, particles
         self.prop = proposals(path, post.moments, post.transitions, particles)
         self.seconds, self.sweeps, self.due = 0.0, 0, _FEWEST
@@ -93,7 +93,7 @@ class _Chains:
 class _Filters:
     """Runs of the filter that does not rely on q, each with an unbiased estimate of the evidence."""
 
-    def __init__(self, post: Posterior, path: PathModel, key: Any, start: Refined | None):
+    def __init__(self, post: Any, path: PathModel, key: Any, start: Refined | None):
         self.post, self.path, self.key = post, path, key
         self.seconds = 0.0
         self.particles = int(np.clip(_WORK // len(post.times), _LEAST_PARTICLES, _MOST_PARTICLES))
@@ -120,12 +120,12 @@ class _Filters:
         return log_mean(self.logs)[:2]
 
     def met(self, targets: Targets) -> bool:
-        return len(self.logs) > 0 and not self._wide() and self.evidence()[1] <= targets.error
+        return len(self.logs) >= _RUNS and not self._wide() and self.evidence()[1] <= targets.error
 
 
 @float64
 def refine(
-    post: Posterior,
+    post: Any,
     key: Any,
     targets: Targets,
     seconds: int | float,
@@ -183,7 +183,7 @@ def _shown(drawn: _Chains, filters: _Filters) -> str:
 
 
 def _result(
-    post: Posterior, drawn: _Chains, filters: _Filters, targets: Targets, seconds: float, status: str | None = None
+    post: Any, drawn: _Chains, filters: _Filters, targets: Targets, seconds: float, status: str | None = None
 ) -> Refined:
     drawn.judge()
     draws = states(post.model, np.moveaxis(drawn.kept[drawn.begin :], 0, 1))

@@ -12,7 +12,6 @@ from girsanov.baselines.particle_smoother import ParticlePosterior
 from girsanov.data.grid import locate
 from girsanov.model.simulate import check_draws, states
 from girsanov.result.forecasting import forecast
-from girsanov.result.posterior import Posterior
 from girsanov.result.saving import save_refined
 from girsanov.result.xarrays import dataset
 
@@ -27,7 +26,7 @@ class Refined(ParticlePosterior):
     Beside the attributes of a `ParticlePosterior`:
 
     Attributes:
-        guide: the Gaussian posterior that was refined.
+        guide: the `Posterior` that was refined.
         status: "converged" where the targets are met, otherwise "time_limit" or "disagree".
         message: a sentence on the status.
         sweeps: number of sweeps of each chain, those before the first draw that was kept included.
@@ -35,7 +34,7 @@ class Refined(ParticlePosterior):
         filter_particles: number of particles of each of these runs.
     """
 
-    guide: Posterior
+    guide: Any
     status: str
     message: str
     sweeps: int
