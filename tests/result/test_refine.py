@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_what_was_drawn(linear, monkeypatch):
     monkeypatch.setattr(refining._Chains, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         post.refine(key=jax.random.key(6), ess=5000, progress=False)
-    kept = caught.value.kept
+    kept = caught.value.kept  # pyright: ignore[reportAttributeAccessIssue]
     assert kept.status == "interrupted" and kept.sweeps == 25 and np.isfinite(kept.samples).all()
     assert "post.refine(key=..., start=" in kept.message
     assert post.refine(key=jax.random.key(7), start=kept, progress=False).converged

@@ -105,7 +105,8 @@ class _Filters:
         begun = time.perf_counter()
         if len(self.logs) and self._wide() and self.particles < _LIMIT:
             self.particles, self.logs = min(_MORE * self.particles, _LIMIT), np.empty(0)
-        self.key, key = jax.random.split(self.key)
+        # No key twice, also where a later call goes on with the key of an earlier one.
+        key = jax.random.fold_in(jax.random.fold_in(self.key, self.particles), len(self.logs))
         more = defensive_filter(self.path, self.post.moments, self.post.transitions, key, self.particles)
         self.logs = np.concatenate([self.logs, np.asarray(more.log_evidence)])
         self.seconds += time.perf_counter() - begun
