@@ -34,6 +34,7 @@ from girsanov.model.simulate import check_draws
 
 _TOLERANCE = 1e-4  # in nats, of each inference: a density that is off by this share is as good as exact
 _LARGE_RHAT, _SMALL_ESS = 1.01, 100  # R̂ above, or effective numbers a chain below, are warned of
+_WELL = "no divergences, and the chains have mixed"
 _AGAIN = 50  # draws at which the evidence is estimated twice, for the noise of the estimates
 
 
@@ -136,8 +137,13 @@ def sample_parameters(
         )
         values = _values(target, reference, found.u)
         described = _describe(target, series, reference, found.u, rest_key, particles if correct else 0, say)
-    diagnosed = _diagnosed(target.spec, values, found)
-    attrs = _attributes(series, settings, time.perf_counter() - begun) | diagnosed
+    attrs = _attributes(series, settings, time.perf_counter() - begun) | _diagnosed(target.spec, values, found)
+    if attrs["message"] != _WELL:
+        warnings.warn(f"sample_parameters: {attrs['message']}", stacklevel=3)
+    if not np.isfinite(described["replicates"]).all():
+        del described["replicates"]
+        lost = "rounding leaves no joint density to draw paths from, so that posterior_predictive is left out"
+        warnings.warn(f"sample_parameters: {lost}", stacklevel=3)
     return _tree(target, series, values, found, described, attrs, rest_key)
 
 
@@ -221,7 +227,7 @@ def _describe(target, series, reference, u: np.ndarray, key, particles: int, say
 
 
 def _diagnosed(spec: Spec, values: np.ndarray, found: Draws) -> dict[str, Any]:
-    """Return divergences, failures, R̂ and effective numbers, and warn where they are bad."""
+    """Return divergences, failures, R̂ and effective numbers, and a message that says where they are bad."""
     from arviz_stats.base.array import array_stats
 
     ess = np.asarray(array_stats.ess(values, chain_axis=0, draw_axis=1))
@@ -240,14 +246,12 @@ def _diagnosed(spec: Spec, values: np.ndarray, found: Draws) -> dict[str, Any]:
     if not ess.min() >= _SMALL_ESS * len(values):
         least = entries(spec)[int(np.argmin(ess))]
         said.append(f"only {ess.min():.0f} effective draws of {least}; raise draws=")
-    if said:
-        warnings.warn("sample_parameters: " + "; ".join(said), stacklevel=4)
     return {
         "divergences": diverged,
         "failed_inferences": found.failed,
         "rhat_max": float(rhat.max()),
         "ess_min": float(ess.min()),
-        "message": "; ".join(said) or "no divergences, and the chains have mixed",
+        "message": "; ".join(said) or _WELL,
     }
 
 
@@ -257,13 +261,6 @@ def _attributes(series: TimeSeries, settings: dict, seconds: float) -> dict[str,
 
 
 def _tree(target: Target, series, values, found: Draws, described, attrs, key) -> Any:
-    replicates = described["replicates"]
-    if not np.isfinite(replicates).all():
-        warnings.warn(
-            "rounding leaves no joint density to draw paths from, so that posterior_predictive is left out",
-            stacklevel=4,
-        )
-        replicates = None
     correction = chosen = noise = None
     if attrs["correct"]:
         efficiency = min(1.0, attrs["ess_min"] / values[..., 0].size)
@@ -273,5 +270,14 @@ def _tree(target: Target, series, values, found: Draws, described, attrs, key) -
         noise = noise_of(described["evidence"][twice], described["again"][twice])
     statistics = statistics_group(found, {"bound": described["bound"]})
     return make_tree(
-        target.spec, series, values, statistics, described["scores"], replicates, correction, chosen, attrs, noise
+        target.spec,
+        series,
+        values,
+        statistics,
+        described["scores"],
+        described.get("replicates"),
+        correction,
+        chosen,
+        attrs,
+        noise,
     )
