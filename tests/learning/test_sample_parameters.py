@@ -272,15 +272,15 @@ def test_corrected_draws_are_those_of_the_exact_evidence(data_dir, process, path
     def with_scale(s):
         return gv.Model(make(s), model.diffusion, model.initial, model.likelihood)
 
-    evidence = [baselines.exact_smoother(with_scale(s), fold.train, 0.04, fold.span).log_evidence for s in grid]
+    evidence = [baselines.exact_smoother(with_scale(s), fold.train, 0.02, fold.span).log_evidence for s in grid]
     log_p = np.array(evidence) - 0.5 * (np.log(grid / centre) / 0.5) ** 2  # in log s, where the grid is even
     w = np.exp(log_p - log_p.max())
     w /= w.sum()
     mean = w @ grid
     sd = np.sqrt(w @ (grid - mean) ** 2)
     many = gv.sample_parameters(
-        with_scale(centre), fold.train, 0.04, fold.span, priors={path: prior}, constraints={path: "positive"},
-        key=jax.random.key(0), progress=False,
+        with_scale(centre), fold.train, 0.02, fold.span, priors={path: prior}, constraints={path: "positive"},
+        key=jax.random.key(0), draws=2000, progress=False,
     )  # fmt: skip
     before, weights = many["posterior"][path].values, many["corrected"]["weight"].values
     after = (weights * before).sum()
