@@ -89,7 +89,7 @@ def test_means_are_those_of_quadrature_on_a_kalman_filter(tree, exact):
 
 @pytest.mark.slow
 def test_with_many_draws_means_and_standard_deviations_are_exact(series, exact):
-    many = drawn(series, draws=10000, correct=False)
+    many = drawn(series, draws=2500, correct=False)
     for name, (mean, sd) in exact.items():
         x = many["posterior"][name].values
         print(f"{name}: {x.mean():.4f} ± {x.std():.4f}, exactly {mean:.4f} ± {sd:.4f}")
