@@ -43,7 +43,7 @@ _COMMANDS = ("girsanov.cli", "girsanov.paper.command")
 AT_TOP = {"typer": _COMMANDS, "rich": _COMMANDS, "matplotlib": ("girsanov.plotting",)}
 INSIDE = {
     "matplotlib": ("girsanov.paper.figures",),
-    "xarray": ("girsanov.result.xarrays",),
+    "xarray": ("girsanov.result.xarrays", "girsanov.learning.datatree"),
     "diffrax": ("girsanov.inference.schemes", "girsanov.baselines.neural_sde"),
     "lineax": ("girsanov.baselines.neural_sde",),
     "joblib": ("girsanov.evaluation.executors",),
