@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from girsanov._core.compile import compiled
 from girsanov._core.types import Array
+from girsanov._core.weights import pareto_smoothed
 from girsanov.baselines.particle_filter import particle_filter
 from girsanov.baselines.proposals import guided
 from girsanov.chain.moments import Moments
@@ -29,8 +30,6 @@ from girsanov.model.path_model import exact_on_nodes, on_nodes
 
 _TRUST = 0.8  # power of q's messages: less wastes particles, and with one the filter misses what q misses
 _TAIL = 0.7  # weights with a larger Pareto k̂ have too heavy a tail
-_CONSTANT = 1e-6  # log weights with a smaller spread than this are equal
-_RANGE = 600.0  # exp of a log weight this many nats below the largest is beyond the range of floating-point numbers
 _FEWEST = 100  # smallest effective number of draws that is trusted
 _SHIFT, _RATIO = 0.1, 0.1  # the bound is trusted up to this change of a mean, in standard deviations, and of these
 
@@ -128,14 +127,7 @@ def correct(log_weights: np.ndarray, values: np.ndarray, efficiency: float) -> C
 
 def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the weights with the tail smoothed by a Pareto distribution, and its shape k̂."""
-    from arviz_stats.base.array import array_stats
-
-    logs = log_weights.ravel() - log_weights.max()
-    k_hat = 0.0
-    if np.quantile(logs, 0.8) < -_CONSTANT:  # otherwise the largest weights are equal but for rounding, and no tail
-        # `psislw` takes log likelihoods, the negatives of log weights. None may be −∞; the smallest are not smoothed.
-        logs, k_hat = array_stats.psislw(-np.maximum(logs, -_RANGE))
-        logs, k_hat = np.asarray(logs), float(k_hat) if np.isfinite(k_hat) else float("inf")
+    logs, k_hat = pareto_smoothed(log_weights.ravel())
     weights = np.where(np.isneginf(log_weights.ravel()), 0.0, np.exp(logs - logs.max()))
     return (weights / weights.sum()).reshape(log_weights.shape), k_hat
 
