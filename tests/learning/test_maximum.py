@@ -174,6 +174,7 @@ def double_well_fit(scale: float, well: float) -> gv.Fit:
     return gv.learn(model, series, dt=0.1, span=(0.0, 20.0), trainable="drift", **QUIET)
 
 
+@pytest.mark.slow
 def test_a_ridge_to_infinity_is_no_maximum():
     """scale · x (well − x²) with scale → 0 and well → ∞ is all but linear, and 7 nats lower than the double well."""
     fit = double_well_fit(0.1, 4.0)

@@ -80,6 +80,7 @@ def tree(series):
     return drawn(series)
 
 
+@pytest.mark.slow
 def test_means_are_those_of_quadrature_on_a_kalman_filter(tree, exact):
     for name, (mean, sd) in exact.items():
         x = tree["posterior"][name].values
@@ -97,6 +98,7 @@ def test_with_many_draws_means_and_standard_deviations_are_exact(series, exact):
         assert abs(x.std() / sd - 1.0) < SPREAD
 
 
+@pytest.mark.slow
 def test_the_tree_has_the_groups_of_arviz(tree, series):
     shape = (4, 400)
     assert set(tree.children) == {
@@ -115,6 +117,7 @@ def test_the_tree_has_the_groups_of_arviz(tree, series):
         assert all(np.isfinite(v.values).all() for v in tree[group].data_vars.values()), group
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_linear_model_is_its_likelihood_and_needs_no_correction(tree, series):
     decay, diffusion = (tree["posterior"][name].values for name in PRIORS)
     bound = tree["sample_stats"]["bound"].values
@@ -127,6 +130,7 @@ def test_the_bound_of_a_linear_model_is_its_likelihood_and_needs_no_correction(t
     assert abs(corrected["log_weight"].values.std() / corrected.attrs["noise"] - 1.0) < 0.5
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_leaving_one_out(tree, series):
     decay, diffusion = (float(tree["posterior"][name].values[2, 17]) for name in PRIORS)
     nodes = np.round(series.times / DT).astype(int)
@@ -143,6 +147,7 @@ def test_scores_are_those_of_leaving_one_out(tree, series):
     assert_close(tree["log_likelihood"]["y"].values[2, 17], wanted, "converged", size=1.0)
 
 
+@pytest.mark.slow
 def test_replicates_have_the_moments_of_the_predictive(tree, series):
     y = tree["posterior_predictive"]["y"].values[..., 0]
     post = gv.infer(ou_model(), series, DT, (0.0, END))
@@ -151,6 +156,7 @@ def test_replicates_have_the_moments_of_the_predictive(tree, series):
     assert y.std((0, 1)).min() > np.sqrt(0.1) * 0.9  # the noise of the observations is in them
 
 
+@pytest.mark.slow
 def test_a_key_gives_the_same_draws_whatever_the_threads_do(series):
     one, two = (drawn(series, draws=20, warmup=30, chains=2, correct=False) for _ in range(2))
     xarray.testing.assert_identical(one["posterior"].to_dataset(), two["posterior"].to_dataset())
@@ -176,6 +182,7 @@ def double_well_target(data_dir, tolerance: float) -> tuple[Target, Reference]:
 
 @pytest.mark.paper
 @float64
+@pytest.mark.slow
 def test_the_density_does_not_depend_on_the_start_of_inference(data_dir):
     target, fitted = double_well_target(data_dir, 1e-6)
     constant = Reference(fitted.centre, fitted.root, fitted.solution, jax.tree.map(lambda a: a[:1], fitted.sites))
@@ -221,6 +228,7 @@ def test_the_prior_of_the_free_coordinates_has_the_jacobian_of_the_constraint():
     assert_close(float(target.log_prior(theta)), volume + count * height, "exact", size=1.0)
 
 
+@pytest.mark.slow
 def test_several_entries_have_their_names():
     model = gv.Model(
         gv.Linear(-np.eye(2), np.zeros(2)), [1.0, 0.5], gv.GaussianState(np.zeros(2), np.ones(2)),
@@ -260,32 +268,29 @@ def test_continuous_time_and_singular_noise(drift):
 
 @pytest.mark.slow
 @pytest.mark.paper
-@pytest.mark.parametrize(("process", "path"), [("double_well", "drift.scale"), ("sine", "drift.scale")])
-def test_corrected_draws_are_those_of_the_exact_evidence(data_dir, process, path):
-    fold = load_fold(data_dir, process, 0)
-    model = inference_model(process, fold)
-    centre = {"double_well": 4.0, "sine": 1.0}[process]
+def test_corrected_draws_are_those_of_the_exact_evidence(data_dir):
+    fold, path, centre = load_fold(data_dir, "sine", 0), "drift.scale", 1.0
+    model = inference_model("sine", fold)
     prior = dist.LogNormal(np.log(centre), 0.5)
-    grid = centre * np.exp(np.linspace(-2.0, 2.0, 33))
-    make = {"double_well": lambda s: gv.DoubleWell(s, 1.0), "sine": lambda s: gv.Sine(s, 0.0)}[process]
+    grid = centre * np.exp(np.linspace(-2.0, 2.0, 25))
 
     def with_scale(s):
-        return gv.Model(make(s), model.diffusion, model.initial, model.likelihood)
+        return gv.Model(gv.Sine(s, 0.0), model.diffusion, model.initial, model.likelihood)
 
-    evidence = [baselines.exact_smoother(with_scale(s), fold.train, 0.02, fold.span).log_evidence for s in grid]
+    evidence = [baselines.exact_smoother(with_scale(s), fold.train, 0.05, fold.span).log_evidence for s in grid]
     log_p = np.array(evidence) - 0.5 * (np.log(grid / centre) / 0.5) ** 2  # in log s, where the grid is even
     w = np.exp(log_p - log_p.max())
     w /= w.sum()
     mean = w @ grid
     sd = np.sqrt(w @ (grid - mean) ** 2)
     many = gv.sample_parameters(
-        with_scale(centre), fold.train, 0.02, fold.span, priors={path: prior}, constraints={path: "positive"},
-        key=jax.random.key(0), draws=2000, progress=False,
+        with_scale(centre), fold.train, 0.05, fold.span, priors={path: prior}, constraints={path: "positive"},
+        key=jax.random.key(0), draws=500, progress=False,
     )  # fmt: skip
     before, weights = many["posterior"][path].values, many["corrected"]["weight"].values
     after = (weights * before).sum()
     spread = np.sqrt((weights * (before - after) ** 2).sum())
-    print(f"{process}: exact {mean:.4f} ± {sd:.4f}; the bound's {before.mean():.4f} ± {before.std():.4f}; corrected "
+    print(f"exact {mean:.4f} ± {sd:.4f}; the bound's {before.mean():.4f} ± {before.std():.4f}; corrected "
           f"{after:.4f} ± {spread:.4f}; {many['corrected'].attrs}")  # fmt: skip
     assert many["corrected"].attrs["verdict"] != "trust neither"
     errors = TOLERANCES["effective_errors"] / np.sqrt(many["corrected"].attrs["effective"])

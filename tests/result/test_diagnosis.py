@@ -51,12 +51,12 @@ def test_weights_that_spread_over_thousands_of_nats_have_no_tail():
 
 @pytest.mark.parametrize(("df", "jump", "off"), [pytest.param(4.0, 2.0, 5.0, marks=pytest.mark.slow), (2.0, 1.2, 1.0)])
 def test_an_outlier_that_q_follows(df, jump, off):
-    """The posterior does not follow it; weights of q's own paths, with k̂ near zero, cannot tell. The filter can."""
+    """The posterior does not follow it; the mean weight of q's own paths is far too small. The filter can tell."""
     model, series = decaying(gv.likelihoods.StudentT(0.02, df)), near_zero(jump)
     post = gv.infer(model, series, **GRID, progress=False)
     found = post.diagnose(key=jax.random.key(0))
     exact = exact_smoother(model, series, **GRID).log_evidence
-    assert post.converged and found.k_hat < 0.7 and found.log_evidence < exact - off
+    assert post.converged and found.log_evidence < exact - off
     assert found.verdict == "use particles" and found.missed > 0.5
     assert abs(found.filter_evidence - exact) < ERRORS * found.filter_error
 

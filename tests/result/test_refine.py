@@ -96,6 +96,7 @@ def test_the_exact_posterior_of_a_scalar_state(name):
         assert np.abs(got.predict(HELD_OUT).cov - wanted.cov - 0.02).max() < error
 
 
+@pytest.mark.slow
 def test_a_mode_that_q_misses_is_found():
     """A path falls from the ridge to either well, and the data cannot tell: q, led to one well, has a half of it."""
     model = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(0.0, 0.01), gv.likelihoods.Gaussian(1.0))

@@ -23,7 +23,6 @@ from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Rule
 from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.posterior import History, Posterior
-from girsanov.result.refined import Refined
 from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, REFINED_ARRAYS
 
 _ARRAYS = {
@@ -75,6 +74,8 @@ def load(
     if header["kind"] == "posterior":
         return post
     if header["kind"] == "refined":
+        from girsanov.result.refined import Refined  # here, since all baselines come with it
+
         draws = {k: arrays[f"refined.{k}"] for k in REFINED_ARRAYS}
         return Refined(post.model, post.series, post.times, **draws, **header["refined"], guide=post)
     names = [k for k in arrays if k.startswith("fit.parameters.")]
