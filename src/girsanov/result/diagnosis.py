@@ -19,7 +19,7 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
-from girsanov._core.weights import log_mean
+from girsanov._core.weights import log_mean, pareto_smoothed
 from girsanov.chain.sampling import sample
 from girsanov.chain.transitions import Transitions
 from girsanov.data.on_grid import on_grid
@@ -41,9 +41,7 @@ _VOUCHED = 0.15  # the filter confirms weights with a heavy tail if the differen
 _CLOSE = 0.05  # bound and corrected evidence agree if their difference is below this, in nats
 _MISSED = 0.05  # largest share of the posterior away from q that is accepted
 _BELOW = 2.5  # another maximum this many nats below the bound adds 0.08 nats to the evidence
-_CONSTANT = 1e-6  # log weights with a smaller spread than this are treated as equal
 _UNRESOLVED = 0.01  # a larger quadrature error is mentioned, in nats: it is a fifth of the smallest limit above
-_RANGE = 600.0  # exp of a log weight this many nats below the largest is beyond the range of floating-point numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +125,7 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
             f"the log weight of path {i} drawn from q is {logs[i]}: the drift must be finite wherever q has paths"
         )
     log_evidence, error, ess = _mean(logs)
-    k_hat = _pareto(logs)
+    _, k_hat = pareto_smoothed(logs)
     bounds = {k: float(np.mean(np.logaddexp.reduce(_grouped(logs, k), 1) - np.log(k))) for k in groups if k <= n}
     filtered = defensive_filter(path, post.moments, steps, filter_key)
     filter_evidence, filter_error, _ = _mean(filtered.log_evidence)
@@ -198,19 +196,6 @@ def _mean(logs: np.ndarray) -> tuple[float, float, float]:
 
 def _grouped(logs: np.ndarray, k: int) -> np.ndarray:
     return logs[: len(logs) // k * k].reshape(-1, k)
-
-
-def _pareto(logs: np.ndarray) -> float:
-    """Return k̂ of the upper tail of the weights: zero where they are all equal, inf where the tail is too wide."""
-    if logs.max() - logs.min() < _CONSTANT:
-        return 0.0
-    tail = int(min(0.2 * len(logs), 3.0 * np.sqrt(len(logs))))
-    if logs.max() - np.sort(logs)[-tail - 1] > _RANGE:
-        return float("inf")
-    from arviz_stats.base.array import array_stats
-
-    # `psislw` takes log likelihoods, the negatives of log weights.
-    return float(array_stats.psislw(-np.maximum(logs - logs.max(), -_RANGE))[1])
 
 
 def _together(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
