@@ -16,7 +16,7 @@ from girsanov.model.diffusions.kinds import interval
 from girsanov.model.diffusions.state import Correlation, StateDiffusion, as_correlation
 
 _CELLS = 1024
-_ABSCISSAE, _WEIGHTS = np.polynomial.legendre.leggauss(6)
+_POINTS = 6  # of Gauss–Legendre quadrature in a cell
 _ROUNDS = 4  # times that the cells are laid anew
 _NEWTON = 3  # steps from the interpolated x to the solution of w(x) = w
 
@@ -85,8 +85,9 @@ class Scale(StateDiffusion):
     def _between(self, x0: Float[Array, "*n"], x1: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """Return ∫ du/σ(u) from x0 to x1, which lie in one cell or beyond the interval."""
         half = 0.5 * (x1 - x0)
-        u = 0.5 * (x0 + x1)[..., None] + half[..., None] * _ABSCISSAE
-        return half * (jnp.asarray(_WEIGHTS) / self._sigma(u)).sum(-1)
+        abscissae, weights = np.polynomial.legendre.leggauss(_POINTS)
+        u = 0.5 * (x0 + x1)[..., None] + half[..., None] * abscissae
+        return half * (jnp.asarray(weights) / self._sigma(u)).sum(-1)
 
     def _table(self) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
         """Return the ends x of the cells and w there."""
