@@ -1,5 +1,6 @@
 """The compiler's options: loops become one function, unless the user says otherwise or was there first."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -7,9 +8,11 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from support import assert_close, random_chain
 
 import girsanov as gv
+from girsanov._core.compile import compiled
 from girsanov.chain import smoother
 
 OPTION = "xla_cpu_small_while_loop_byte_threshold"
@@ -51,3 +54,25 @@ def test_where_jax_was_used_before_loops_stay_slow_and_the_answer_is_the_same(mo
         slow = jax.jit(lambda c: smoother.smooth(c))(chain)
         assert len(calls) == 1
     assert_close(fast.moments.S, slow.moments.S, "exact")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_collected_during_a_compilation_and_the_users_choice_is_as_before(enabled):
+    during = []
+
+    @compiled
+    def program(x):
+        during.append(gc.isenabled())
+        if x.ndim:
+            raise ValueError("only scalars")
+        return 2.0 * x
+
+    before = gc.isenabled()
+    try:
+        gc.enable() if enabled else gc.disable()
+        assert program(np.asarray(3.0)) == 6.0
+        with pytest.raises(ValueError, match="only scalars"):
+            program(np.zeros(2))
+        assert during == [False, False] and gc.isenabled() is enabled
+    finally:
+        gc.enable() if before else gc.disable()
