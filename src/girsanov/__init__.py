@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from girsanov._core import interrupt  # noqa: F401
 
 # isort: split
-# JAX takes up to three times as long to import from deep within other imports: Python 3.11 and later allocate and free a
-# piece of the stack at every call that crosses its end, and JAX reads the metadata of all installed packages in a loop.
+# JAX takes up to three times as long to import from deep within other imports: Python 3.11 and later allocate and free
+# a piece of the stack at every call that crosses its end, and JAX reads the metadata of all installed packages.
 import jax  # noqa: F401
 
 # isort: split
