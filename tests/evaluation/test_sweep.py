@@ -293,7 +293,9 @@ def is_json(text: str) -> bool:
 
 @contextmanager
 def dask(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Popen]]]:
-    """A Dask scheduler and its workers, each a process of its own: the address, and the workers."""
+    """A Dask scheduler that knows its workers, each a process of its own: the address, and the workers."""
+    from distributed import Client
+
     where = folder / "scheduler.json"
     local = ["--scheduler-file", str(where), "--host", "127.0.0.1", "--no-dashboard"]
     running: list[subprocess.Popen] = []
@@ -308,7 +310,10 @@ def dask(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Pope
             # Without a nanny the process is the worker itself, and nothing replaces it.
             start("dask_worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(folder / "scratch"))
         wait_until(lambda: where.exists() and is_json(where.read_text()), running[0])  # it may be half written
-        yield json.loads(where.read_text())["address"], running[1:]
+        address = json.loads(where.read_text())["address"]
+        with Client(address, timeout=PATIENCE, set_as_default=False) as client:
+            client.wait_for_workers(workers, timeout=PATIENCE)
+        yield address, running[1:]
     finally:
         for process in running:
             process.kill()
