@@ -91,6 +91,8 @@ TOLERANCES: dict[str, float] = {
     "envelope_continuous": 0.01,
     # predictive density of a held-out time with emission and offset learnt, above that with the true ones, in nats
     "learnt_emission": 0.02,
+    # a share of draws below a quantile between nodes, against Gaussian draws about them
+    "quantile_share": 0.01,
     # a mapped run against single ones
     "mapped": 1e-8,
 }

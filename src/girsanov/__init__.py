@@ -52,11 +52,15 @@ from girsanov.result.posterior import Posterior
 if TYPE_CHECKING:
     from girsanov import baselines
     from girsanov.learning.learn import learn
+    from girsanov.learning.sample_parameters import sample_parameters
 
 __version__ = "0.1.0"
 
 # Parts whose libraries take long to import are imported when they are first used.
-_LATER = {"learn": "girsanov.learning.learn"}
+_LATER = {
+    "learn": "girsanov.learning.learn",
+    "sample_parameters": "girsanov.learning.sample_parameters",
+}
 _PARTS = ("baselines",)
 
 
@@ -113,6 +117,7 @@ __all__ = [
     "load",
     "matern",
     "prepare",
+    "sample_parameters",
     "simulate",
     "solve",
     "start_emission",

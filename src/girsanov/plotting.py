@@ -62,6 +62,37 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
     return axes[0].figure
 
 
+def plot_where(estimate: Any, where: Any, *, axes: Any = None) -> Any:
+    """Plot an estimate with its data, and below it the share of its paths that the weights of each stretch leave.
+
+    Args:
+        estimate: a posterior, or another estimate of a path.
+        where: what a diagnosis has as `where`: edges of the stretches, effective numbers, and the number of paths.
+        axes: matplotlib axes to draw in: those of `plot_estimate`, and one more; by default a new figure is made.
+
+    Returns:
+        The matplotlib figure.
+    """
+    series = estimate.series
+    above = estimate.model.dim + (0 if estimate.model.observation.is_direct else estimate.model.data_dim)
+    if axes is None:
+        size = (7.0, 2.6 + 1.5 * above)
+        _, axes = plt.subplots(above + 1, 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
+    axes = np.ravel(axes)
+    plot_estimate(estimate, axes=axes[:above])
+    edges = series.axis(where.edges)
+    if where.window is not None:
+        for ax in axes:
+            ax.axvspan(*series.axis(np.array(where.window)), color="#c03a2b", alpha=0.12, lw=0)
+    axes[above].stairs(where.ess / where.n, edges, color=_COLOUR, lw=1.2)
+    axes[above].set_ylim(0.0, 1.05)
+    axes[above].set_ylabel("effective share")
+    axes[above].set_xlabel(axes[above - 1].get_xlabel())
+    axes[above - 1].set_xlabel("")
+    axes[above].spines[["top", "right"]].set_visible(False)
+    return axes[0].figure
+
+
 def _band(ax: Any, t: np.ndarray, mean: np.ndarray, ends: tuple[np.ndarray, np.ndarray], label: str) -> None:
     ax.fill_between(t, *ends, color=_COLOUR, alpha=0.2, lw=0)
     ax.plot(t, mean, color=_COLOUR, lw=1.2, label=label)

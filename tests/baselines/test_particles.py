@@ -190,7 +190,7 @@ def test_a_posterior_with_two_modes_is_warned_of():
     post = gv.infer(TWO_MODES, UNDECIDED, dt=0.05, span=(0.0, 5.0), progress=False)
     found = post.diagnose(key=jax.random.key(0), n=1000)
     assert found.verdict == "use particles" and found.k_hat > 0.7
-    assert "particle_smoother" in found.message and "use particles" in repr(found)
+    assert "post.refine" in found.message and "use particles" in repr(found)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import girsanov as gv
 from fuzz.verdicts import Case
 from girsanov._core.precision import float64
 from girsanov.baselines import exact_smoother
-from girsanov.result.diagnosis import model_of
+from girsanov.result.diagnosis import Diagnosis, model_of
 from girsanov.result.elsewhere import look_elsewhere
 
 ERRORS = TOLERANCES["effective_errors"]
@@ -134,6 +134,55 @@ def test_paths_that_leave_the_domain_of_the_drift_count_for_nothing():
     found = gv.infer(model, series, **GRID, progress=False).diagnose(key=jax.random.key(0), n=500)
     assert np.isfinite([found.filter_evidence, found.filter_error, found.missed]).all()
     assert abs(found.filter_evidence - found.log_evidence) < ERRORS * found.filter_error
+
+
+# Where along the time axis q and the model part
+
+
+def between_wells() -> gv.TimeSeries:
+    """In one well until time 2, in the other from time 4 on, and nothing seen between."""
+    times = np.concatenate([np.arange(0.25, 2.01, 0.25), np.arange(4.0, 6.01, 0.25)])
+    return gv.TimeSeries(times, np.where(times < 3.0, -1.0, 1.0) + 0.1 * np.sin(7.0 * times))
+
+
+@pytest.mark.parametrize("time", ["discrete", pytest.param("continuous", marks=pytest.mark.slow)])
+def test_q_and_the_model_part_between_the_wells(time):
+    model = gv.Model(gv.DoubleWell(4.0, 1.0), 1.0, gv.GaussianState(-1.0, 0.1), gv.likelihoods.Gaussian(0.04))
+    post = gv.infer(model, between_wells(), 0.05, (0.0, 6.0), method=gv.CVIDP(time=time), progress=False)
+    found = post.diagnose(key=jax.random.key(0), n=1000)
+    where = found.where
+    parts = where.log_weights.sum(1)
+    assert np.abs(parts - found.log_weights).max() < TOLERANCES["evidence"]  # the parts are parts of the weights
+    begin, end = where.window
+    assert 2.0 <= begin < end <= 4.0 and end - begin <= 1.5
+    seen = (where.edges[1:] <= 1.5) | (where.edges[:-1] >= 4.5)
+    assert where.window_ess < 0.1 * 1000 < 0.25 * 1000 < where.ess[seen].min()
+    assert f"between times {begin:.6g} and {end:.6g}" in found.message
+    figure = found.plot()
+    drawn = {tuple(np.round(line.get_ydata(), 9)) for line in figure.axes[0].lines}
+    assert tuple(np.round(post.series.values[:, 0], 9)) in drawn  # the data are drawn
+    step = next(patch for patch in figure.axes[1].patches if hasattr(patch, "get_data")).get_data()
+    assert np.array_equal(step.values, where.ess / 1000) and np.array_equal(step.edges, where.edges)
+
+
+@pytest.mark.parametrize("time", ["discrete", pytest.param("continuous", marks=pytest.mark.slow)])
+def test_the_exact_posterior_parts_from_the_model_nowhere(time):
+    model = decaying(gv.likelihoods.Gaussian(0.04))
+    post = gv.infer(model, between_wells(), 0.05, (0.0, 6.0), method=gv.CVIDP(time=time), progress=False)
+    found = post.diagnose(key=jax.random.key(0), n=500)
+    assert np.abs(found.where.ess / 500 - 1.0).max() < TOLERANCES["optimum"]
+    assert found.where.window is None and "parts from the model" not in found.message
+
+
+def test_what_cannot_be_told_apart_is_said():
+    """A single node has no path; and where rounding hides the parts of the weights there is nothing to plot."""
+    post = gv.infer(decaying(gv.likelihoods.Gaussian(0.04)), gv.TimeSeries([0.0], [0.1]), 0.05, progress=False)
+    for judge in (post.diagnose, post.refine):
+        with pytest.raises(ValueError, match="a single node"):
+            judge(key=jax.random.key(0))
+    nothing = Diagnosis(0.0, 0.0, 0.0, {}, 0.0, 1.0, 100, "use particles", "", np.zeros(100), 0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="has no `where`"):
+        nothing.plot()
 
 
 # Continuous time: weights against the equation itself

@@ -43,7 +43,7 @@ _COMMANDS = ("girsanov.cli", "girsanov.paper.command")
 AT_TOP = {"typer": _COMMANDS, "rich": _COMMANDS, "matplotlib": ("girsanov.plotting",)}
 INSIDE = {
     "matplotlib": ("girsanov.paper.figures",),
-    "xarray": ("girsanov.result.posterior",),
+    "xarray": ("girsanov.result.xarrays", "girsanov.learning.datatree"),
     "diffrax": ("girsanov.inference.schemes", "girsanov.baselines.neural_sde"),
     "lineax": ("girsanov.baselines.neural_sde",),
     "joblib": ("girsanov.evaluation.executors",),
@@ -219,7 +219,7 @@ def test_packages_that_are_imported_are_dependencies():
     ("module", "line", "found"),
     [
         ("result/posterior", "import xarray as xr", ["girsanov.result.posterior imports xarray at its top"]),
-        ("result/posterior", "class P:\n    def f(self):\n        import xarray", []),
+        ("result/xarrays", "class P:\n    def f(self):\n        import xarray", []),
         ("result/posterior", "class P:\n    import xarray", ["girsanov.result.posterior imports xarray at its top"]),
         ("model/drifts", "def f():\n    from diffrax import Euler", ["girsanov.model.drifts imports diffrax"]),
         ("cli/extra", "from rich.table import Table", []),

@@ -12,7 +12,8 @@ from girsanov._core.precision import float64
 from girsanov.data.grid import locate
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
-from girsanov.model.estimate import Marginals, PathEstimate
+from girsanov.model.estimate import Marginals, PathEstimate, predicted
+from girsanov.model.likelihoods import Gaussian
 from girsanov.model.model import Model
 from girsanov.model.simulate import to_constant
 from girsanov.model.state_law import of_state
@@ -58,6 +59,28 @@ class DrawnPaths(PathEstimate):
         if self.model.latent is self.model:
             return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
         return self._mixed(mean, cov)
+
+    def _latent_marginals(self, times: Any) -> Marginals:
+        mean, cov = self._conditional(self._inside(times))
+        return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
+
+    def predict(self, times: Any) -> Marginals:
+        """Predict an observation at each of the given times, including the observation noise.
+
+        Args:
+            times: times or dates inside the horizon, shape (n,) or a scalar.
+
+        Returns:
+            Means of shape (n, D) and covariances of shape (n, D, D), of the mixture of the draws' predictions.
+        """
+        observation = self.model.latent.observation
+        if observation.is_linear and isinstance(self.model.likelihood, Gaussian):
+            return super().predict(times)  # the moments of the state are enough
+        t = self._inside(times)
+        mean, cov = self._conditional(t)
+        each = [predicted(self.model, t, m, cov) for m in mean]
+        y, within = np.stack([e[0] for e in each]), np.stack([e[1] for e in each])
+        return Marginals(y.mean(0), _covariance(y, y) + within.mean(0))
 
     def _mixed(self, m: np.ndarray, S: np.ndarray) -> Marginals:
         """Return the moments of the state where w given a draw has mean m, (K, n, d), and covariance S, (n, d, d)."""

@@ -65,7 +65,7 @@ class ParticlePosterior(DrawnPaths):
         evidence and standard error.
         """
         draws = states(model, draws)
-        ess, rhat = _diagnostics(draws)
+        ess, rhat = diagnostics(draws)
         moved = np.full(len(times), np.nan)
         if every is not None and len(every) > 1:
             moved = (np.diff(every, axis=0) != 0.0).any(-1).mean((0, 1))
@@ -240,8 +240,12 @@ def _evidence(path, proposal, key, n, resample, runs) -> tuple[float | None, flo
     return found.value, found.error if runs > 1 else None
 
 
-def _diagnostics(draws: np.ndarray) -> tuple[float, float]:
-    """Return the smallest effective sample size and the largest R̂, over equally spaced nodes and all coordinates."""
+def diagnostics(draws: np.ndarray) -> tuple[float, float]:
+    """Return the smallest effective sample size and the largest R̂, over equally spaced nodes and all coordinates.
+
+    The draws have shape (chains, draws, N, d). A coordinate that is the same in all draws of all chains does not
+    count; where it is constant in every chain but differs between them, they are 0 and infinity.
+    """
     from arviz_stats.base.array import array_stats
 
     chains, count, N, _ = draws.shape
@@ -249,6 +253,12 @@ def _diagnostics(draws: np.ndarray) -> tuple[float, float]:
         return float("nan"), float("nan")
     nodes = np.unique(np.linspace(0, N - 1, _WATCHED).astype(int))
     watched = draws[:, :, nodes].reshape(chains, count, -1)
+    moving = np.ptp(watched, axis=1).max(0) > 0.0
+    if (~moving & (np.ptp(watched, axis=(0, 1)) > 0.0)).any():
+        return 0.0, float("inf")
+    if not moving.any():
+        return float("nan"), float("nan")
+    watched = watched[:, :, moving]
     ess = array_stats.ess(watched, chain_axis=0, draw_axis=1)
     rhat = np.nanmax(array_stats.rhat(watched, chain_axis=0, draw_axis=1)) if chains > 1 else np.nan
     return float(np.nanmin(ess)), float(rhat)

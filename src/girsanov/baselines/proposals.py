@@ -132,8 +132,8 @@ def guide(path: PathModel, post: GaussianPath, trust: Any) -> Guided:
     return _guide(path, post.moments, post.target, trust)
 
 
-@compiled
-def _guide(path: PathModel, q: Moments, sites: Any, trust) -> Guided:
+def guided(path: PathModel, q: Moments, sites: Any, trust: Any) -> Guided:
+    """Return the proposal of `guide` from q's moments and sites, also inside compiled code."""
     psi = _messages(path, q, sites) if path.linear is None else _messages_of_sites(path, sites)
     psi = jax.tree.map(lambda a: trust * a, psi)
     mean, cov = path.initial()
@@ -149,6 +149,9 @@ def _guide(path: PathModel, q: Moments, sites: Any, trust) -> Guided:
     root = blocks.cholesky(tilted.V)
     by_time = (moved.Phi, moved.c, matmul(L, root), matmul(inverse_lower(root), L_inv), psi.h, psi.J)
     return Guided(mean0, root0, *(jnp.moveaxis(a, -1, 0) for a in by_time))
+
+
+_guide = compiled(guided)
 
 
 def _messages(path: PathModel, q: Moments, sites: Any) -> Message:

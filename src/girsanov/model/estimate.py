@@ -85,7 +85,7 @@ class PathEstimate(abc.ABC):
             Means of shape (n, D) and covariances of shape (n, D, D).
         """
         state = self._latent_marginals(times)
-        return Marginals(*_predict(self.model, self._numbers(times), state.mean, state.cov))
+        return Marginals(*predicted(self.model, self._numbers(times), state.mean, state.cov))
 
     def nlpd(self, test: TimeSeries) -> float:
         """Return the negative log predictive density of held-out observations, averaged over times.
@@ -192,7 +192,8 @@ def _predictive(model: Model, t, mean, cov):
 
 
 @float64
-def _predict(model: Model, t: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def predicted(model: Model, t: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and covariance of observations at times t, from those of w at these times."""
     mean, cov = _predictive(model, t, mean, cov)
     return np.asarray(mean), np.asarray(cov)
 

@@ -5,11 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float
 
 from girsanov._core.compile import compiled
-from girsanov._core.precision import float64
+from girsanov._core.precision import float64, to_numpy
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.chain import blocks
@@ -137,7 +136,14 @@ def path_model(model: Model, series: TimeSeries, grid: Grid) -> PathModel:
             "cannot weigh paths. With post = gv.infer(...), use post.diagnose(key=...) for the evidence and "
             "girsanov.baselines.particle_smoother(..., guided=post) for paths, or give every coordinate a little noise"
         )
-    data = on_grid(series, grid)
+    return on_nodes(model, on_grid(series, grid))
+
+
+def on_nodes(model: Model, data: SeriesOnGrid) -> PathModel:
+    """Make the PathModel of `path_model` from data without padding, also inside compiled code, and without its checks.
+
+    The noise of the model must not depend on the state.
+    """
     step_root = model.noise.step_roots(data.gaps)
     return PathModel(model, data, data.by_node(), step_root, model.noise.inverse_step_roots(data.gaps))
 
@@ -150,20 +156,35 @@ def exact_path_model(model: Model, series: TimeSeries, grid: Grid, base: Lineari
     """
     model = model.latent
     data = on_grid(series, grid)
-    steps = _steps(base, model.noise, data.gaps)
-    Phi, Psi, c, L, L_inv, A, b = (np.moveaxis(np.asarray(a), -1, 0) for a in (*steps, base.A, base.b))
-    return PathModel(model, data, data.by_node(), L, L_inv, LinearSteps(Phi, Psi, c, A, b))
+    return _with_steps(model, data, to_numpy(_compiled_steps(base, model.noise, data.gaps)))
 
 
-@compiled
+def exact_on_nodes(model: Model, data: SeriesOnGrid, base: Linearisation) -> PathModel:
+    """Make the PathModel of `exact_path_model` from data without padding, also inside compiled code.
+
+    The noise of the model must not depend on the state.
+    """
+    return _with_steps(model, data, _steps(base, model.noise, data.gaps))
+
+
+def _with_steps(model: Model, data: SeriesOnGrid, steps: Any) -> PathModel:
+    L, L_inv, linear = steps
+    return PathModel(model, data, data.by_node(), L, L_inv, linear)
+
+
 def _steps(base: Linearisation, noise: Diffusion, gaps):
-    """Return Φ, Ψ, c, the Cholesky factor L of Σ and L⁻¹ for every step."""
+    """Return for every step the Cholesky factor L of Σ, L⁻¹, and Φ, Ψ, c with the linear drift, time first."""
     Q, gaps, A = jnp.asarray(noise.Q), jnp.asarray(gaps), jnp.asarray(base.A)
     Phi, c, Sigma = exact_transition(base, Q, gaps)
     units = jnp.broadcast_to(jnp.eye(A.shape[0])[:, :, None], A.shape)  # c is linear in b: Ψ is c for unit vectors b
     Psi = jax.vmap(lambda b: exact_transition(Linearisation(A, b), Q, gaps).c, out_axes=1)(units)
     L = blocks.cholesky(Sigma)
-    return Phi, Psi, c, L, blocks.inverse_lower(L)
+    parts = (L, blocks.inverse_lower(L), Phi, Psi, c, A, jnp.asarray(base.b))
+    L, L_inv, Phi, Psi, c, A, b = (jnp.moveaxis(a, -1, 0) for a in parts)
+    return L, L_inv, LinearSteps(Phi, Psi, c, A, b)
+
+
+_compiled_steps = compiled(_steps)
 
 
 def log_normal(e: Float[Array, "*n d"], inverse_root: Float[Array, "d d"]) -> Float[Array, "*n"]:

@@ -155,10 +155,12 @@ def euler_paths(
     key: Any,
     n: int,
     dt: float,
-    start: tuple[float, np.ndarray, np.ndarray],
+    start: tuple[float, np.ndarray, np.ndarray | None],
     least: int = 1,
 ) -> np.ndarray:
     """Draw n paths at `times` by Euler–Maruyama, from x(t₀) ~ N(m, P) with `start` = (t₀, m, P).
+
+    If P is None, the paths start at the states m, (n, d).
 
     The noise of the model must be constant: give `model.latent` if it is not.
     The steps between two times are equal, at most `dt` long, and at least `least` in number. The result has shape
@@ -178,10 +180,11 @@ def euler_paths(
 
 @compiled
 def _euler(model: Model, key, n: int, left, steps, substeps, mean, cov):
-    d = mean.shape[0]
     L = model.noise.root
     key, first = jax.random.split(key)
-    x = mean + jax.random.normal(first, (n, d)) @ jnp.linalg.cholesky(cov).T
+    x = mean
+    if cov is not None:
+        x = mean + jax.random.normal(first, (n, mean.shape[0])) @ jnp.linalg.cholesky(cov).T
     drift = jax.vmap(model.drift, in_axes=(0, None))
 
     def gap(carry, this):

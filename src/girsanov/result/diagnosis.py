@@ -30,6 +30,7 @@ from girsanov.model.path_model import PathModel, exact_path_model, path_model
 from girsanov.model.quadrature import Rule, default_quadrature
 from girsanov.result.defensive_filter import defensive_filter
 from girsanov.result.elsewhere import Elsewhere, look_elsewhere
+from girsanov.result.where import Where, log_parts, messages, stretches, where
 
 FEWEST = 100  # smallest number of paths from which the tail of the weights can be judged
 _CHUNK = 500  # number of paths that are drawn at a time
@@ -66,6 +67,9 @@ class Diagnosis:
         missed: share of the posterior, according to the filter, in excursions to where q's own paths never go.
         quadrature_error: what a more accurate quadrature rule changes, in nats: the larger of the change of the bound
             and of rᵀFr, where r is the change of its gradient. None where rounding hides it.
+        where: effective numbers of paths stretch by stretch along the time axis, which say where q and the model part
+            on q's own paths. None where rounding hides it.
+        posterior: the posterior that was judged.
     """
 
     log_evidence: float
@@ -82,6 +86,28 @@ class Diagnosis:
     filter_error: float
     missed: float
     quadrature_error: float | None = None
+    where: Where | None = None
+    posterior: Any = None
+
+    def plot(self, *, axes: Any = None) -> Any:
+        """Plot the posterior with the data, and below it the share of effective paths along the time axis.
+
+        Args:
+            axes: matplotlib axes to draw in: those of `Posterior.plot`, and one more; by default a new figure is made.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            ValueError: if the weights could not be told apart along the time axis, so that `where` is None.
+        """
+        from girsanov.plotting import plot_where
+
+        if self.where is None:
+            raise ValueError(
+                "this diagnosis has no `where`, because rounding hides the parts of the weights; use posterior.plot()"
+            )
+        return plot_where(self.posterior, self.where, axes=axes)
 
     def __repr__(self) -> str:
         quadrature = "" if self.quadrature_error is None else f", quadrature error {self.quadrature_error:.2g}"
@@ -93,7 +119,10 @@ class Diagnosis:
 
 
 @compiled
-def _log_weights(path: PathModel, m: Float[Array, "d N"], q: Transitions, key, n: int):
+def _log_weights(
+    path: PathModel, m: Float[Array, "d N"], q: Transitions, psi: Any, stretch: Any, count: int, key, n: int
+):
+    """Return the log weights of n paths of q, (n,), and if ψ is given their parts in stretches of time, (n, count)."""
     x = sample(m, q, key, n)  # (n, N, d)
     T, root = (jnp.moveaxis(jnp.asarray(a), -1, 0) for a in (q.T, q.root))
     scale, log_det = jnp.linalg.inv(root), -jnp.linalg.slogdet(root)[1].sum()
@@ -101,8 +130,9 @@ def _log_weights(path: PathModel, m: Float[Array, "d N"], q: Transitions, key, n
     def one(x):
         e = x - m.T
         own = e - jnp.pad(jnp.einsum("mij,mj->mi", T, e[:-1]), ((1, 0), (0, 0)))
-        square = (jnp.einsum("mij,mj->mi", scale, own) ** 2).sum()
-        return path.log_joint(x) - (log_det - 0.5 * (square + x.size * LOG_2PI))
+        own = jnp.einsum("mij,mj->mi", scale, own)
+        total = path.log_joint(x) - (log_det - 0.5 * ((own**2).sum() + x.size * LOG_2PI))
+        return total, None if psi is None else log_parts(path, psi, x, q, own, stretch, count)
 
     return jax.lax.map(one, x, batch_size=50)
 
@@ -118,12 +148,19 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
     weigh_key, filter_key = jax.random.split(key)
     keys = jax.random.split(weigh_key, -(-n // _CHUNK))
     mean, steps = post.moments.m, post.transitions
-    logs = np.concatenate([np.asarray(_log_weights(path, mean, steps, k, _CHUNK)) for k in keys])[:n]
+    psi, nodes = messages(path, post), stretches(post.times)
+    stretch = np.repeat(np.arange(len(nodes) - 1), np.diff(nodes))
+    drawn = [_log_weights(path, mean, steps, psi, stretch, len(nodes) - 1, k, _CHUNK) for k in keys]
+    logs = np.concatenate([np.asarray(total) for total, _ in drawn])[:n]
     if not np.isfinite(logs).all():
         i = int(np.argmin(np.isfinite(logs)))
         raise ValueError(
             f"the log weight of path {i} drawn from q is {logs[i]}: the drift must be finite wherever q has paths"
         )
+    apart = None
+    if psi is not None:
+        parts = np.concatenate([np.asarray(parts) for _, parts in drawn])[:n]
+        apart = where(post.times, nodes, parts) if np.isfinite(parts).all() else None
     log_evidence, error, ess = _mean(logs)
     _, k_hat = pareto_smoothed(logs)
     bounds = {k: float(np.mean(np.logaddexp.reduce(_grouped(logs, k), 1) - np.log(k))) for k in groups if k <= n}
@@ -132,14 +169,20 @@ def diagnose(post: Any, key: Any, n: int = 2000, groups: tuple[int, ...] = (1, 1
     found = Diagnosis(
         log_evidence, error, post.elbo, bounds, k_hat, ess, n, "use particles", "", logs,
         filter_evidence, filter_error, float(np.mean(filtered.away)), measured_quadrature(post),
+        apart, post,
     )  # fmt: skip
     trouble = _missed_maximum(found, look_elsewhere(post, _rule(post))) or _trouble(found)
     if trouble is not None:
-        return dataclasses.replace(found, message=trouble + _unresolved(found, post))
+        return dataclasses.replace(found, message=trouble + _localised(found) + _unresolved(found, post))
     log_evidence, error = _together((log_evidence, error), (filter_evidence, filter_error))
     found = dataclasses.replace(found, log_evidence=log_evidence, standard_error=error)
     verdict, message = _verdict(found, post.converged, post.status)
-    return dataclasses.replace(found, verdict=verdict, message=message + _unresolved(found, post))
+    parts = "" if verdict == "trust the bound" else _localised(found)
+    return dataclasses.replace(found, verdict=verdict, message=message + parts + _unresolved(found, post))
+
+
+def _localised(found: Diagnosis) -> str:
+    return "" if found.where is None else found.where.sentence()
 
 
 def measured_quadrature(post: Any) -> float | None:
@@ -182,6 +225,8 @@ def check_number(n: Any) -> None:
 
 def model_of(post: Any) -> PathModel:
     """Return the model for the weights of a posterior: Euler–Maruyama, or the SDE if it is in continuous time."""
+    if len(post.times) == 1:
+        raise ValueError("the grid has a single node, so there is no path to weigh: infer with a longer span=")
     if post.time == "continuous":
         return exact_path_model(post.model, post.series, post.grid, post.target.base)
     return path_model(post.model, post.series, post.grid)
@@ -214,7 +259,7 @@ def _missed_maximum(found: Diagnosis, other: Elsewhere | None) -> str | None:
     return (
         f"the bound has another maximum, {how}, where the observation at time {other.time:.6g} has another part: q is "
         "one of several explanations of the data. Infer once more without this observation, and then with it and "
-        "start= that posterior; or use girsanov.baselines.particle_smoother"
+        "start= that posterior; or use post.refine(key=...)"
     )
 
 
@@ -248,7 +293,7 @@ def _trouble(found: Diagnosis) -> str | None:
         f"the log evidence is {found.log_evidence:.3f} ± {found.standard_error:.3f} by the weights of q's paths, and "
         f"{found.filter_evidence:.3f} ± {found.filter_error:.3f} by a particle filter that does not rely on q"
     )
-    advice = "use girsanov.baselines.particle_smoother(..., guided=post)"
+    advice = "use post.refine(key=...)"
     if found.ess < max(_EFFECTIVE * found.n, 0.5 * FEWEST):
         few = f"only {found.ess:.0f} of {found.n} paths are effective, k̂ = {found.k_hat:.2f}"
         return f"{few}: q differs too much from the posterior. For comparison, {estimates}; {advice}"

@@ -23,7 +23,7 @@ from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Rule
 from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.posterior import History, Posterior
-from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE
+from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, REFINED_ARRAYS
 
 _ARRAYS = {
     "moments": Moments,
@@ -42,7 +42,7 @@ def load(
     emission: Callable | None = None,
     diffusion: Any = None,
 ) -> Any:
-    """Read a file that `Posterior.save` or `Fit.save` wrote.
+    """Read a file that `Posterior.save`, `Refined.save` or `Fit.save` wrote.
 
     Args:
         path: the file.
@@ -52,7 +52,7 @@ def load(
         diffusion: the noise, if it was `gv.diffusions.Scale` of a function of your own.
 
     Returns:
-        The `Posterior` or `Fit`.
+        The `Posterior`, `Refined` or `Fit`.
 
     Raises:
         ValueError: if there is no such file, if it is damaged or written by a later version, or if it needs a `drift`,
@@ -73,6 +73,11 @@ def load(
     post = _unpack(header, arrays, given, path)
     if header["kind"] == "posterior":
         return post
+    if header["kind"] == "refined":
+        from girsanov.result.refined import Refined  # here, since all baselines come with it
+
+        draws = {k: arrays[f"refined.{k}"] for k in REFINED_ARRAYS}
+        return Refined(post.model, post.series, post.times, **draws, **header["refined"], guide=post)
     names = [k for k in arrays if k.startswith("fit.parameters.")]
     parameters = {k.removeprefix("fit.parameters."): arrays[k] for k in names}
     history = FitHistory(parameters, *(arrays[f"fit.{k}"] for k in FIT_COLUMNS))

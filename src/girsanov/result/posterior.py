@@ -1,6 +1,7 @@
 """`Posterior`, the Gaussian posterior over the path that `gv.infer` returns, and its history."""
 
 import dataclasses
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from girsanov._core.compile import compiled
-from girsanov._core.extras import check_extra
 from girsanov._core.precision import float64, to_numpy
 from girsanov.chain.bridge import bridge
 from girsanov.chain.linear_sde import Time
@@ -22,9 +22,11 @@ from girsanov.inference.sites import SiteForm, Sites
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model
 from girsanov.model.quadrature import Rule
-from girsanov.model.simulate import check_draws, euler_paths, states
+from girsanov.model.simulate import check_draws, states
 from girsanov.model.state_law import lag_covariance, of_state, quantiles
+from girsanov.result.forecasting import forecast
 from girsanov.result.saving import save
+from girsanov.result.xarrays import dataset
 
 _sample, _transitions = compiled(sample), compiled(transitions)
 _LOW = 0.022750131948179195  # probability of a normal variable below its mean minus two standard deviations
@@ -215,28 +217,8 @@ class Posterior(PathEstimate):
         Raises:
             ValueError: if the times are not valid, or if paths are not finite even with steps of dt / 16.
         """
-        t = self._numbers(times)
-        end = float(self.times[-1])
-        if t.ndim != 1 or len(t) == 0 or not np.isfinite(t).all():
-            raise ValueError(f"times must be finite and of shape (n,), got {times!r}")
-        if t[0] < end or (np.diff(t) <= 0).any():
-            raise ValueError(f"forecast times must increase and start at or after the horizon's end {end:g}, got {t!r}")
-        if dt is None and len(self.times) == 1:
-            raise ValueError("the grid has a single node and so no step: give forecast a step dt=")
-        step = float(np.median(np.diff(self.times))) if dt is None else dt
-        check_draws(key, n, step)
-        start = end, self._latent.mean[-1], self._latent.cov[-1]
-        paths: np.ndarray = np.empty((0, 0, 0))
-        for shorter in (1.0, 4.0, 16.0):
-            paths = euler_paths(self.model.latent, t, key=key, n=n, dt=float(step) / shorter, start=start)
-            if np.isfinite(paths).all():
-                return states(self.model, paths)
-        good = np.isfinite(paths)
-        lost, i = int(np.sum(~np.all(good, (1, 2)))), int(np.argmin(np.all(good, (0, 2))))
-        raise ValueError(
-            f"{lost} of {n} simulated paths are not finite from time {t[i]:g} on, even with steps of {step / 16.0:g}: "
-            "the drift makes them grow without bound; use a smaller dt, or forecast earlier times only"
-        )
+        start = self._latent.mean[-1], self._latent.cov[-1]
+        return forecast(self, times, lambda n: start, key=key, n=n, dt=dt)
 
     @property
     def grid(self) -> Grid:
@@ -263,6 +245,54 @@ class Posterior(PathEstimate):
         check_number(n)
         return diagnose(self, key, int(n))
 
+    def refine(
+        self,
+        *,
+        key: Any,
+        rhat: int | float = 1.02,
+        ess: int | float = 400.0,
+        error: int | float = 0.03,
+        seconds: int | float = 300.0,
+        particles: int = 64,
+        chains: int = 4,
+        start: Any = None,
+        progress: bool = True,
+    ) -> Any:
+        """Draw paths from the model's own posterior, and estimate the evidence, until stated targets are met.
+
+        Conditional particle filters with ancestor sampling move the paths. Their particles follow the model, this
+        posterior, or bridges to the next observation, so that they also find a mode that this posterior misses. The
+        model is that of `diagnose`: Euler–Maruyama on the nodes, or in continuous time the SDE itself, as singular
+        noise needs it. A part of the posterior that none of the particles finds is still missed, and R̂ does not tell.
+
+        Args:
+            key: a JAX random key.
+            rhat: largest R̂ over all coordinates and some sixty nodes; default 1.02.
+            ess: least effective number of draws over the same coordinates and nodes; default 400.
+            error: largest standard error of the log evidence, in nats; default 0.03.
+            seconds: time limit, compilation included; default 300. It counts after every few sweeps.
+            particles: number of particles of every sweep, at least 2; default 64.
+            chains: number of independent chains, at least 2; default 4.
+            start: an earlier result for this posterior to go on from, with its chains.
+            progress: whether to show the progress of runs that take longer than two seconds; default True.
+
+        Returns:
+            A `Refined`: the drawn paths, with the names of a posterior, `log_evidence`, `standard_error`, `ess`,
+            `rhat`, `status` and `message`. The status is "converged" only where all targets are met.
+
+        Raises:
+            ValueError: if an argument is not valid, or if no paths can be weighed, as with singular noise in discrete
+                time.
+            KeyboardInterrupt: on Ctrl-C. Its attribute `kept` is what was done until then, a `Refined` to use or to go
+                on from, once there are a few draws.
+        """
+        from girsanov.result.refine import Targets, refine
+
+        refined = refine(self, key, Targets(rhat, ess, error), seconds, particles, chains, start, progress)
+        if not refined.converged:
+            warnings.warn(f"refine has not converged ({refined.status}): {refined.message}", stacklevel=2)
+        return refined
+
     def to_xarray(self) -> Any:
         """Convert the posterior to an xarray.Dataset; needs the extra `xarray`.
 
@@ -270,28 +300,7 @@ class Posterior(PathEstimate):
             A dataset with `mean`, `std` and `cov` over time and state and the observations. Its attributes are `elbo`,
             `status`, `converged` and `seconds`. Where the series has dates, they are the coordinate `date`.
         """
-        check_extra("xarray", "post.to_xarray()")
-        import xarray as xr
-
-        state, data = np.arange(self.model.dim), np.arange(self.model.data_dim)
-        dates = {} if self.series.origin is None else {"date": ("time", self.series.dates(self.times))}
-        return xr.Dataset(
-            {
-                "mean": (("time", "state"), self.mean),
-                "std": (("time", "state"), self.std),
-                "cov": (("time", "state", "state_"), self.cov),
-                "observations": (("observation_time", "output"), np.array(self.series.values)),
-            },
-            coords={
-                "time": self.times,
-                "state": state,
-                "state_": state,
-                "observation_time": np.array(self.series.times),
-                "output": data,
-                **dates,
-            },
-            attrs={"elbo": self.elbo, "status": self.status, "converged": int(self.converged), "seconds": self.seconds},
-        )
+        return dataset(self, elbo=self.elbo)
 
     def save(self, path: str | Path) -> Path:
         """Write the posterior to a file that `gv.load` reads back exactly.

@@ -1,4 +1,4 @@
-"""Write a posterior or a fit to one versioned file: a zip archive of NumPy arrays and a JSON header, without pickles.
+"""Write a posterior, drawn paths or a fit to one versioned file: a zip archive of NumPy arrays and a JSON header.
 
 Drifts, noises and likelihoods of the library are stored by their name and parameters. A user's own drift, noise,
 likelihood or emission is code, which the file does not contain; it must be given to `load` again.
@@ -17,6 +17,11 @@ from girsanov.model.model import GaussianState
 
 FORMAT = 1
 FIT_COLUMNS = ("elbo", "objective", "e_steps", "passes", "seconds")
+REFINED_ARRAYS = ("samples", "acceptance", "filtered")
+REFINED = (
+    "chains", "log_evidence", "standard_error", "ess", "rhat", "seconds", "status", "message", "sweeps",
+    "filter_particles",
+)  # fmt: skip
 MAYBE = "exact_transitions"  # an optional part, which most posteriors do not have
 
 
@@ -40,6 +45,13 @@ def save_fit(fit: Any, path: str | Path) -> Path:
         arrays["fit.covariance"] = fit.covariance
     learnt = {k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors")}
     return _write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
+
+
+def save_refined(refined: Any, path: str | Path) -> Path:
+    """Write draws and the posterior that guided them, and return the path of the file."""
+    header, arrays = _pack(refined.guide)
+    arrays |= {f"refined.{k}": getattr(refined, k) for k in REFINED_ARRAYS}
+    return _write(path, {"kind": "refined", **header, "refined": {k: getattr(refined, k) for k in REFINED}}, arrays)
 
 
 def _write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> Path:
