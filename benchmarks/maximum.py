@@ -290,7 +290,7 @@ def judge(name: str, case: Case, **options: Any) -> Result:
         warnings.simplefilter("ignore")
         fit = gv.learn(
             case.model(case.begin), case.series, case.dt, (0.0, case.kind.end),
-            trainable=list(case.kind.paths.values()), check=True, progress=False, **options,
+            trainable=list(case.kind.paths.values()), progress=False, **options,
         )  # fmt: skip
     seconds = time.perf_counter() - begun
     starts = [pack(case, case.true), pack(case, fitted(case, fit)), pack(case, case.begin)]

@@ -93,6 +93,8 @@ TOLERANCES: dict[str, float] = {
     "learnt_emission": 0.02,
     # a share of draws below a quantile between nodes, against Gaussian draws about them
     "quantile_share": 0.01,
+    # the slope of the bound where learning ended, in nats per standard deviation: a gain of tolerance 1e-5 is s²/2
+    "last_slope": 0.01,
     # a mapped run against single ones
     "mapped": 1e-8,
 }

@@ -1,5 +1,9 @@
 """Learning reaches the maximum, or says that it has not: against SciPy on a Kalman filter, and where there is none."""
 
+import argparse
+import io
+
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -7,6 +11,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from rich.console import Console
 from support import assert_close
 from tolerances import TOLERANCES
 
@@ -14,7 +19,7 @@ import girsanov as gv
 from benchmarks import maximum
 from girsanov.learning.trust_region import best_step, scales, secant
 
-QUIET = {"progress": False, "check": True}
+QUIET = {"progress": False}
 
 
 # --- one step
@@ -88,6 +93,28 @@ def test_the_carbon_dioxide_record(objective):
     result = maximum.judge("CO2", maximum.co2_case(), objective=objective)
     assert result.status == "converged", result
     assert result.below < maximum.CLOSE, result
+
+
+@pytest.mark.slow
+def test_random_linear_models_reach_the_maximum_or_say_that_they_have_not():
+    console = Console(file=io.StringIO(), width=150)
+    assert maximum.random_models(console, argparse.Namespace(models=24, seed=5)), console.file.getvalue()
+
+
+@pytest.mark.slow
+def test_in_continuous_time_learning_ends_where_the_gradient_vanishes():
+    """The bound rises by some 1e-4 nats beyond that place, but no step that the gradient promises finds the rise."""
+    model = gv.Model(gv.VanDerPol(), [1.0, 1.0], gv.GaussianState([1.0, 1.0], 0.01), gv.likelihoods.Gaussian(0.05))
+    times = np.sort(np.random.default_rng(0).uniform(0.1, 2.9, 24))
+    series = gv.simulate(model, times, key=jax.random.key(0), dt=0.01, start=0.0).series
+    method = gv.CVIDP(time="continuous")
+    fit = gv.learn(model, series, 0.05, (0.0, 3.0), trainable=["drift", "diffusion"], method=method, **QUIET)
+    assert fit.status == "converged" and fit.history.e_steps[-1] < 60  # the other E-steps are those of the climbs
+    problem = gv.prepare(fit.model, series, 0.05, (0.0, 3.0), method=method)
+    with jax.enable_x64(True):
+        slope = jax.jit(jax.grad(lambda rate: gv.bound(eqx.tree_at(lambda m: m.drift.rate, fit.model, rate), problem)))
+        promised = abs(float(slope(fit.model.drift.rate))) * fit.standard_errors["drift.rate"]
+    assert promised < TOLERANCES["last_slope"]
 
 
 # --- other ends

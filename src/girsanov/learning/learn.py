@@ -66,7 +66,7 @@ def learn(
     constraints: Mapping[str, Any] | None = None,
     priors: Mapping[str, Any] | None = None,
     standard_errors: bool = True,
-    check: bool = False,
+    check: bool = True,
     restarts: int = 1,
     key: Any = None,
     reinitialise: Callable[[Any, Any], Any] | None = None,
@@ -104,7 +104,7 @@ def learn(
             (positive definite), "diagonal", "scalar" (a multiple of the identity) or an interval (low, high).
         priors: numpyro distributions by path. The fit is then the mode of the bound plus the log prior.
         standard_errors: whether to give standard errors; default True.
-        check: whether to end with Newton's method and climbs from elsewhere, which decide the status; default False.
+        check: whether to end with Newton's method and climbs from elsewhere, which decide the status; default True.
             With more than 40 parameters, or an optimiser other than "lbfgs", the ascent is left by itself all the same.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
             parameters. The one with the highest bound plus log prior is returned; its `restarts` has all of them.

@@ -19,6 +19,8 @@ from girsanov.learning.parameters import Spec, entries, split, to_vector
 from girsanov.model.model import Model
 from girsanov.result.fit import FitHistory
 
+_INEXACT = 0.01  # nats, in continuous time
+
 
 @dataclasses.dataclass
 class Learner:
@@ -45,6 +47,11 @@ class Learner:
     rows: list[tuple] = dataclasses.field(default_factory=list)
     e_steps: int = 0
     passes: int = 0
+
+    @property
+    def inexact(self) -> float:
+        """The rise of the profile, in nats, up to which its gradient tells more than its value; see `newton`."""
+        return _INEXACT if getattr(self.method, "time", "discrete") == "continuous" else 0.0
 
     def at(self, theta: np.ndarray) -> Posed:
         """Return the problem with the parameters θ."""

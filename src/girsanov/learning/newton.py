@@ -4,6 +4,10 @@ Its gradient is that of the envelope theorem. The first Hessian comes from diffe
 further E-step corrects it by the change of the gradient that it found. A region in which the quadratic model is trusted
 grows and shrinks with how well the model predicts. The method ends where no step within a standard deviation promises
 more than the tolerance, by a Hessian that was computed at that very place.
+
+In continuous time the gradient is exact up to the second order of the time step only, and vanishes some 1e-4 nats below
+the largest value. Small rises are then measured by the gradients at both ends of a step, so that the method ends where
+the gradient vanishes, instead of searching for a rise that is not there.
 """
 
 from typing import Any, NamedTuple
@@ -82,16 +86,22 @@ def newton(
         above: a climb that ends at no higher value has no use, and is not finished by a Hessian.
     """
     free = np.arange(len(point.theta)) if free is None else free
-    fresh = B is None
-    B = minus_hessian(learner, point.theta, point.result, free) if B is None else B
+    here = None  # minus the Hessian at this very point, where it was computed
+    if B is None:
+        B = here = minus_hessian(learner, point.theta, point.result, free)
     radius, used = _RADIUS, 0
     while np.isfinite(B).all():
         longest = farthest(learner.spec, point.theta)[free]
         D = scales(B, max(radius, 1.0), longest)
-        if best_step(point.grad[free], B, D, max(radius, 1.0)).gain < tolerance or radius < _SMALLEST:
-            if fresh or point.value <= above:
-                return Summit(point, B, "converged" if radius >= _SMALLEST else "stalled")
-            B, fresh, radius = minus_hessian(learner, point.theta, point.result, free), True, max(radius, 1.0)
+        low = best_step(point.grad[free], B, D, max(radius, 1.0)).gain < tolerance
+        if low and (B is here or point.value <= above):
+            return Summit(point, B, "converged")
+        if radius < _SMALLEST and (here is not None or point.value <= above):
+            return Summit(point, B if here is None else here, "stalled")
+        if low or radius < _SMALLEST:
+            if here is None:
+                here, radius = minus_hessian(learner, point.theta, point.result, free), max(radius, 1.0)
+            B = here
             continue
         if used >= max_iterations:
             return Summit(point, B, "max_iterations")
@@ -102,17 +112,26 @@ def newton(
         if there is None:
             radius *= 0.25
             continue
-        share = (there.value - point.value) / step.gain
-        B, fresh = secant(B, step.s, (point.grad - there.grad)[free]), False
+        rise = _rise(point, there, learner.inexact)
+        share = rise / step.gain
+        B = secant(B, step.s, (point.grad - there.grad)[free])
         if share > _GOOD and step.length > 0.8 * radius:
             radius = min(2.5 * radius, _LARGEST)
         elif share < _BAD:
             radius = 0.3 * min(radius, step.length)
-        if there.value > point.value:
-            point = there
+        if rise > 0.0:
+            point, here = there, None
             if record:
                 learner.record(point.theta, point.result.elbo)
     return Summit(point, B, "stalled")
+
+
+def _rise(point: Point, there: Point, inexact: float) -> float:
+    """Return how much the profile rises between two points; rises up to `inexact` are those of the gradients."""
+    rise = there.value - point.value
+    if abs(rise) > inexact:
+        return rise
+    return 0.5 * float((point.grad + there.grad) @ (there.theta - point.theta)) if inexact else rise
 
 
 def farthest(spec: Spec, theta: np.ndarray) -> Float[np.ndarray, " P"]:

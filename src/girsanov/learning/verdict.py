@@ -95,9 +95,9 @@ def _climb(learner: Any, summit: Summit, theta: np.ndarray, tolerance: float, B:
     start = evaluate(learner, theta, summit.point.result)
     if start is None:
         return None
-    limits = {"tolerance": tolerance, "max_iterations": STEPS, "above": summit.point.value + _BETTER}
-    top = newton(learner, start, B=B, record=False, **limits)
-    if not top.point.value > summit.point.value + _BETTER:
+    above = summit.point.value + max(_BETTER, learner.inexact)
+    top = newton(learner, start, B=B, record=False, tolerance=tolerance, max_iterations=STEPS, above=above)
+    if not top.point.value > above:
         return None
     learner.record(top.point.theta, top.point.result.elbo)
     return top

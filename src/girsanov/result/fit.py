@@ -45,7 +45,7 @@ class Fit:
         posterior: the posterior over the path at these parameters.
         history: values of the parameters and the bound, by iteration.
         trainable: paths of the parameters that were learnt.
-        status: "converged" (with check=True at a maximum, as far as could be checked), "max_iterations", "stalled",
+        status: "converged" (at a maximum, as far as could be checked), "max_iterations", "stalled",
             "flat" (the data do not determine a parameter), "edge" (a parameter runs to the end of its range), "saddle",
             "better_start_found", "ill_conditioned" (rounding spoils the posterior at the fitted parameters),
             "quadrature" (its rule is not accurate enough there), or "boundary"; see docs/learning.md.
