@@ -195,3 +195,21 @@ def assert_compiles_nothing(*calls):
         with count_compilations() as made:
             call()
         assert len(made) == 0
+
+
+def ou_log_likelihood(series, dt, end, decay, diffusion, *, noise, variance):
+    """The log likelihood of Euler's steps of an OU process by a Kalman filter, for arrays of parameters of one shape.
+
+    The state starts at time zero with mean zero and this variance; observations lie on multiples of dt.
+    """
+    y = dict(zip(np.round(series.times / dt).astype(int).tolist(), series.values[:, 0].tolist(), strict=True))
+    decay, diffusion = np.broadcast_arrays(np.asarray(decay, float), np.asarray(diffusion, float))
+    m, P, total = np.zeros_like(decay), variance * np.ones_like(decay), np.zeros_like(decay)
+    for n in range(1, round(end / dt) + 1):
+        a = 1.0 - dt * decay
+        m, P = a * m, a * a * P + dt * diffusion
+        if n in y and np.isfinite(y[n]):
+            S = P + noise
+            total = total - 0.5 * ((y[n] - m) ** 2 / S + np.log(2.0 * np.pi * S))
+            m, P = m + P / S * (y[n] - m), P * noise / S
+    return total

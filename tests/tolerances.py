@@ -93,6 +93,12 @@ TOLERANCES: dict[str, float] = {
     "learnt_emission": 0.02,
     # a share of draws below a quantile between nodes, against Gaussian draws about them
     "quantile_share": 0.01,
+    # parameters of a profile, and the ends of its interval, against those of the exact likelihood
+    "fitted": 2e-3,
+    # the bound there: learning ends where no step promises more than 1e-5 nats
+    "profiled": 2e-5,
+    # the change of estimates with half the step, told from twice the step, as a share of the largest change
+    "step_error": 0.3,
     # the slope of the bound where learning ended, in nats per standard deviation: a gain of tolerance 1e-5 is s²/2
     "last_slope": 0.01,
     # a mapped run against single ones

@@ -111,6 +111,37 @@ def _data(ax: Any, on_axis: Any, series: Any, test: Any, i: int) -> None:
         ax.plot(on_axis(test.times), test.values[:, i], "x", color="#c03a2b", ms=5, label="held out")
 
 
+def plot_profile(profile: Any, *, ax: Any = None) -> Any:
+    """Plot how far the bound falls along one parameter, its interval, and the parabola of the standard error.
+
+    Args:
+        profile: a `Profile`.
+        ax: matplotlib axes to draw in; by default a new figure is made.
+
+    Returns:
+        The matplotlib axes.
+    """
+    if ax is None:
+        _, ax = plt.subplots(figsize=(5.0, 3.2), layout="constrained")
+    fall = profile.objective - profile.objective.max()
+    ax.plot(profile.values, fall, "o-", ms=3, lw=1.2, color=_COLOUR, label="profile")
+    if np.isfinite(profile.standard_error):
+        x = np.linspace(profile.values[0], profile.values[-1], 200)
+        parabola = -0.5 * ((x - profile.estimate) / profile.standard_error) ** 2
+        inside = parabola > 1.2 * min(fall.min(), -profile.drop)
+        ax.plot(x[inside], parabola[inside], "--", lw=1, color="0.5", label="by the standard error")
+    ax.axhline(-profile.drop, lw=0.8, color="0.3")
+    for end in profile.interval:
+        if profile.values[0] <= end <= profile.values[-1]:
+            ax.axvline(end, lw=0.8, ls=":", color="0.3")
+    ax.set_xlabel(profile.name)
+    ax.set_ylabel("bound below its maximum (nats)")
+    ax.set_title(f"{100.0 * profile.level:g} % interval", fontsize=9)
+    ax.legend(frameon=False, fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
 def plot_fit(fit: Any) -> Any:
     """Plot every trainable parameter and the evidence bound of a fit against the outer iterations.
 

@@ -8,7 +8,7 @@ import pytest
 from arviz_stats.base.array import array_stats
 from numpyro.distributions import biject_to
 from numpyro.distributions import constraints as nc
-from support import assert_close
+from support import assert_close, ou_log_likelihood
 from tolerances import TOLERANCES
 
 import girsanov as gv
@@ -44,16 +44,7 @@ def series() -> gv.TimeSeries:
 
 def kalman(series, decay, diffusion):
     """The log likelihood of Euler's steps of the OU process, for arrays of parameters of one shape."""
-    y = dict(zip(np.round(series.times / DT).astype(int).tolist(), series.values[:, 0].tolist(), strict=True))
-    m, P, total = np.zeros_like(decay), 0.5 * np.ones_like(decay), np.zeros_like(decay)
-    for n in range(1, round(END / DT) + 1):
-        a = 1.0 - DT * decay
-        m, P = a * m, a * a * P + DT * diffusion
-        if n in y and np.isfinite(y[n]):
-            S = P + 0.1
-            total += -0.5 * ((y[n] - m) ** 2 / S + np.log(2.0 * np.pi * S))
-            m, P = m + P / S * (y[n] - m), P * 0.1 / S
-    return total
+    return ou_log_likelihood(series, DT, END, decay, diffusion, noise=0.1, variance=0.5)
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ class CVIDP(Method):
             result = self.run(discrete_algorithm(self), problem, None, progress)
         return self._checked(problem, result, progress), coarse
 
-    def continue_from(self, problem: Posed, start: Start, **limits: Any) -> Run:
+    def continue_from(self, problem: Posed, start: Start | None, **limits: Any) -> Run:
         if self.time == "continuous":
             return explained(problem, self.run(continuous_algorithm(self), problem, start, **limits))
         if isinstance(start, Path):

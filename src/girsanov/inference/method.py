@@ -38,8 +38,8 @@ class Method(eqx.Module):
         """
 
     @abc.abstractmethod
-    def continue_from(self, problem: Posed, start: Start, **limits: Any) -> Run:
-        """Solve a problem from a start on the same grid, as an E-step of learning; `limits` replace the settings."""
+    def continue_from(self, problem: Posed, start: Start | None, **limits: Any) -> Run:
+        """Solve a problem from a start on the same grid, or from the data alone; `limits` replace the settings."""
 
     @abc.abstractmethod
     def next_start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:

@@ -93,7 +93,7 @@ class VDP(Method):
     def solve(self, problem, start=None, progress=None) -> tuple[Run, list[Run]]:
         return self._run(problem, start, progress), []
 
-    def continue_from(self, problem: Posed, start: Start, **limits: Any) -> Run:
+    def continue_from(self, problem: Posed, start: Start | None, **limits: Any) -> Run:
         return self._run(problem, start, None, **limits)
 
     def next_start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:

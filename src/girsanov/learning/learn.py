@@ -27,11 +27,14 @@ from girsanov.learning.checks import check_learnable, check_objective, check_pri
 from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
+from girsanov.learning.identifiability import directions
 from girsanov.learning.learner import Learner
-from girsanov.learning.newton import MOST, Point, Summit, newton
-from girsanov.learning.parameters import entries, insert, make_spec, to_vector
+from girsanov.learning.newton import MOST, STEPS, Point, Summit, newton
+from girsanov.learning.parameters import constrained_entries, entries, insert, make_spec, to_vector
 from girsanov.learning.restarts import restart_models, together
-from girsanov.learning.verdict import MESSAGES, STEPS, Verdict, curvature_trouble, judge, unjudged
+from girsanov.learning.session import Session
+from girsanov.learning.step_error import compare_steps, step_warning
+from girsanov.learning.verdict import MESSAGES, Verdict, curvature_trouble, judge, unjudged
 from girsanov.model.model import Model
 from girsanov.result.fit import Fit
 from girsanov.result.infer import (
@@ -67,6 +70,7 @@ def learn(
     priors: Mapping[str, Any] | None = None,
     standard_errors: bool = True,
     check: bool = True,
+    step_error: bool | None = None,
     restarts: int = 1,
     key: Any = None,
     reinitialise: Callable[[Any, Any], Any] | None = None,
@@ -106,6 +110,8 @@ def learn(
         standard_errors: whether to give standard errors; default True.
         check: whether to end with Newton's method and climbs from elsewhere, which decide the status; default True.
             With more than 40 parameters, or an optimiser other than "lbfgs", the ascent is left by itself all the same.
+        step_error: whether to estimate, in discrete time, by how much half the step would change the estimates, and to
+            warn where that is more than half a standard error. By default it is done with the check, for `gv.CVIDP`.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
             parameters. The one with the highest bound plus log prior is returned; its `restarts` has all of them.
         key: a JAX random key, needed for more than one restart.
@@ -139,7 +145,11 @@ def learn(
     check_resume(spec, resume, model)
     model = model if resume is None else resume.model
     check_learnable(spec, method)
+    discrete = isinstance(method, CVIDP) and method.time == "discrete"
+    if step_error and not discrete:
+        raise ValueError("step_error=True is for gv.CVIDP in discrete time: leave it out")
     finish = check and optimiser == "lbfgs" and sum(p.size for p in spec) <= MOST
+    with_step = finish and discrete if step_error is None else bool(step_error)
     first = min(max_iterations, _FIRST) if finish else max_iterations
     limits = {"tolerance": tolerance, "parameter_tolerance": parameter_tolerance, "max_iterations": first}
     ascent = climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})
@@ -163,14 +173,23 @@ def learn(
                 top = _to_the_top(learner, theta, result, tolerance, min(left, STEPS))
                 ended = top.status != "max_iterations" or left > STEPS
                 verdict = judge(learner, top, tolerance, start == "model") if ended else unjudged(top)
-            return _finish(learner, verdict, series, standard_errors, resume)
+            return _finish(learner, verdict, series, standard_errors, with_step, tolerance, resume)
 
         fits = together(fit, models)
     fits.sort(key=lambda f: -f.history.objective[-1])
     warn_unresolved(fits[0].posterior, stacklevel=4)
     if fits[0].status not in ("converged", "max_iterations", "flat"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
+    depends = step_warning(fits[0].step_error, _estimates(fits[0]))
+    if depends is not None:
+        warnings.warn(f"learn: {depends}", stacklevel=3)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
+
+
+def _estimates(fit: Fit) -> dict[str, float]:
+    """Return the fitted value of every entry, by name."""
+    learner, theta, _ = fit.session.learner, *fit.session.summit.point[:2]
+    return dict(zip(entries(learner.spec), np.asarray(constrained_entries(learner.spec, theta)).tolist(), strict=True))
 
 
 def _first_e_step(learner: Learner, series: TimeSeries, resume: Fit | None) -> Run:
@@ -204,7 +223,15 @@ def _as_it_is(learner: Learner, theta: np.ndarray, result: Run, status: str, sta
     return Verdict(status, message, summit)
 
 
-def _finish(learner: Learner, verdict: Verdict, series: TimeSeries, standard_errors: bool, resume: Fit | None) -> Fit:
+def _finish(
+    learner: Learner,
+    verdict: Verdict,
+    series: TimeSeries,
+    standard_errors: bool,
+    with_step: bool,
+    tolerance: float,
+    resume: Fit | None,
+) -> Fit:
     status, message, (point, precision, _) = verdict
     theta, result = point.theta, point.result
     model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
@@ -224,7 +251,21 @@ def _finish(learner: Learner, verdict: Verdict, series: TimeSeries, standard_err
             covariance = found.covariance
         else:
             message += "; no standard errors: the bound does not curve downwards in every direction"
+    stepped = None
+    if with_step and errors is not None and status == "converged":
+        stepped = compare_steps(learner, verdict.summit, tolerance)
     seconds = time.perf_counter() - learner.begun
     post = make_posterior(problem, result, series, run_history(result, []), seconds)
-    history = learner.history(None if resume is None else resume.history)
-    return Fit(model, post, history, tuple(p.path for p in learner.spec), status, message, errors, covariance)
+    return Fit(
+        model=model,
+        posterior=post,
+        history=learner.history(None if resume is None else resume.history),
+        trainable=tuple(p.path for p in learner.spec),
+        status=status,
+        message=message,
+        standard_errors=errors,
+        covariance=covariance,
+        step_error=stepped,
+        directions=directions(learner.spec, theta, precision),
+        session=Session(dataclasses.replace(learner, say=None, rows=[]), verdict.summit, tolerance),
+    )

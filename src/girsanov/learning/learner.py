@@ -61,8 +61,8 @@ class Learner:
         """Make θ the parameters of the model from which learning starts."""
         self.problem = self.at(theta)
 
-    def e_step(self, theta: np.ndarray, start: Start, **limits: Any) -> Run:
-        """Infer q at the parameters θ, from a start."""
+    def e_step(self, theta: np.ndarray, start: Start | None, **limits: Any) -> Run:
+        """Infer q at the parameters θ, from a start, or from the data alone."""
         result = self.method.continue_from(self.at(theta), start, **limits)
         self.e_steps += 1
         self.passes += result.passes

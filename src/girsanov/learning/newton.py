@@ -22,6 +22,7 @@ from girsanov.learning.parameters import Spec, units
 from girsanov.learning.trust_region import best_step, scales, secant
 
 MOST = 40  # parameters; a Hessian costs two E-steps for each
+STEPS = 60  # enough steps for a climb
 _RADIUS, _LARGEST = 3.0, 1e4  # first and largest radius of the region; 3 is a rise of 4.5 nats
 _SMALLEST = 1e-3  # a smaller radius means that the model does not describe the function
 _GOOD, _BAD = 0.75, 0.25  # share of the predicted gain above which the region grows, and below which it shrinks
@@ -53,13 +54,22 @@ class Summit(NamedTuple):
     status: str
 
 
-def evaluate(learner: Any, theta: np.ndarray, near: Run) -> Point | None:
-    """Return the profile and its gradient at θ, by an E-step that starts from that of a point nearby, or None."""
-    result = learner.e_step(theta, learner.start(near, near.sites, near.eta))
+def evaluate(learner: Any, theta: np.ndarray, near: Run | None) -> Point | None:
+    """Return the profile and its gradient at θ, or None where the E-step fails.
+
+    The E-step starts from that of a point nearby, or from the data alone.
+    """
+    result = learner.e_step(theta, None if near is None else learner.start(near, near.sites, near.eta))
     if result.status is Status.BAD_START or not np.isfinite(result.elbo):
         return None
     grad = learner.envelope(theta, result)[1]
     return Point(theta, result, result.elbo + learner.prior(theta), grad) if np.isfinite(grad).all() else None
+
+
+def ascend(learner: Any, theta: np.ndarray, near: Run | None, **options: Any) -> Summit | None:
+    """Climb from θ by `newton`, without a record of the steps; None where the E-step fails at θ."""
+    start = evaluate(learner, theta, near)
+    return None if start is None else newton(learner, start, record=False, **options)
 
 
 def newton(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from girsanov.learning.data_start import from_data
-from girsanov.learning.newton import Point, Summit, evaluate, newton
+from girsanov.learning.newton import STEPS, Point, Summit, ascend, evaluate
 from girsanov.learning.parameters import Parameter, entries, owners, to_vector
 
 _FLAT = 1e-4  # below this curvature the data do not determine a parameter: nats per squared unit of a free coordinate
@@ -21,7 +21,6 @@ _SAME = 1e-3  # nats: a fall towards an edge by less than this is none
 _SHAKES, _AWAY = 2, 4.0  # climbs from parameters nearby, and how far away they start, in standard deviations
 _CLIMBS = 6  # the largest number of climbs
 _BETTER = 1e-3  # nats by which another maximum must be higher
-STEPS = 60  # of Newton's method, in a climb
 
 MESSAGES = {
     "converged": "converged",
@@ -92,12 +91,10 @@ def _nearby(summit: Summit, i: int) -> Float[np.ndarray, " P"]:
 
 def _climb(learner: Any, summit: Summit, theta: np.ndarray, tolerance: float, B: Any = None) -> Summit | None:
     """Climb from θ, and return where that ended if it is better than the summit; B is minus a Hessian nearby."""
-    start = evaluate(learner, theta, summit.point.result)
-    if start is None:
-        return None
     above = summit.point.value + max(_BETTER, learner.inexact)
-    top = newton(learner, start, B=B, record=False, tolerance=tolerance, max_iterations=STEPS, above=above)
-    if not top.point.value > above:
+    limits = {"tolerance": tolerance, "max_iterations": STEPS, "above": above}
+    top = ascend(learner, theta, summit.point.result, B=B, **limits)
+    if top is None or not top.point.value > above:
         return None
     learner.record(top.point.theta, top.point.result.elbo)
     return top
@@ -153,7 +150,7 @@ def _side(learner: Any, summit: Summit, i: int, far: float, travelled: float, to
     if high[0] == high[1]:
         return None
     side = high.index(True)
-    near = _following(learner, summit.point, i, (0.5 - side) * far, tolerance)
+    near = following(learner, summit.point, i, (0.5 - side) * far, tolerance)
     return side if near is None or near.value < summit.point.value - tolerance else None
 
 
@@ -178,18 +175,25 @@ def _stays_high(learner: Any, summit: Summit, i: int, far: float, tolerance: flo
     """Return whether the profile stays as high far out along coordinate i."""
     point: Point | None = summit.point
     for _ in range(_FOLDS):
-        point = _following(learner, point, i, far, tolerance)
+        point = following(learner, point, i, far, tolerance)
         if point is None or point.value < summit.point.value - _SAME:
             return False
     return True
 
 
-def _following(learner: Any, point: Point, i: int, far: float, tolerance: float) -> Point | None:
-    """Return the best parameters with coordinate i moved by so much, or None where the E-step fails."""
+def following(learner: Any, point: Point, i: int, far: float, tolerance: float, precision: Any = None) -> Point | None:
+    """Return the best parameters with coordinate i moved by so much, or None where the E-step fails.
+
+    With minus the Hessian at a point nearby, the others start where it expects them.
+    """
     theta, rest = point.theta.copy(), np.delete(np.arange(len(point.theta)), i)
     theta[i] += far
-    there = evaluate(learner, theta, point.result)
-    if there is None or not len(rest):
-        return there
+    if not len(rest):
+        return evaluate(learner, theta, point.result)
+    inner = None
+    if precision is not None:
+        inner = precision[np.ix_(rest, rest)]
+        theta[rest] -= np.linalg.pinv(inner, _SINGULAR, hermitian=True) @ precision[rest, i] * far
     limits = {"tolerance": tolerance, "max_iterations": STEPS, "above": np.inf}
-    return newton(learner, there, free=rest, record=False, **limits).point
+    top = ascend(learner, theta, point.result, B=inner, free=rest, **limits)
+    return None if top is None else top.point

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from girsanov.model.model import Model
+from girsanov.result.directions import Direction, table
 from girsanov.result.posterior import Posterior
+from girsanov.result.profile import Profile
 from girsanov.result.saving import save_fit
 
 
@@ -55,6 +57,11 @@ class Fit:
             `standard_errors=False`, or where the bound has no proper maximum.
         covariance: covariance of the same entries, in the same order, or None.
         restarts: the fits of all restarts, the best first; empty for a single fit.
+        step_error: by how much half the time step would change every entry, in standard errors, estimated from a grid
+            with twice the step; infinite where learning fails on it. None in continuous time, where it was not asked
+            for, and where most nodes have observations.
+        directions: how well the data determine combinations of the parameters, the worst first; see `identifiability`.
+        session: what `profile` works on; None in a fit that was read from a file.
     """
 
     model: Model
@@ -66,6 +73,9 @@ class Fit:
     standard_errors: dict[str, float] | None = None
     covariance: np.ndarray | None = None
     restarts: tuple["Fit", ...] = ()
+    step_error: dict[str, float] | None = None
+    directions: tuple[Direction, ...] = ()
+    session: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def elbo(self) -> float:
@@ -99,6 +109,40 @@ class Fit:
                 lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
         lines.append(f"evidence bound {self.elbo:.6g} nats; {self.status} after {len(self.history) - 1} iterations")
         return "\n".join(lines)
+
+    def identifiability(self) -> str:
+        """Return a table of what the data tell of the parameters, the least determined combination first.
+
+        Returns:
+            The table as text; `directions` has the numbers.
+        """
+        return table(self.directions) if self.directions else "the curvature of the bound was not computed"
+
+    def profile(self, name: str, *, level: float = 0.95, progress: bool = True) -> Profile:
+        """Compute the profile of the bound along one number, and the interval where it stays high.
+
+        The parameter is moved away from its fitted value, and all others are learnt anew at every place. The interval
+        ends where the bound has fallen by half a quantile of the χ² distribution with one degree of freedom. Unlike
+        the standard error it does not depend on how the parameter is written, and it need not be symmetric.
+
+        Args:
+            name: the entry, as in `standard_errors`, for example "drift.decay" or "diffusion[0, 0]".
+            level: probability that the interval is meant to hold; default 0.95.
+            progress: whether to show the progress if it takes longer than two seconds; default True.
+
+        Returns:
+            The profile, with its `interval`, `values` and `plot()`.
+
+        Raises:
+            ValueError: if the entry was not learnt, if it has no coordinate of its own, or if the fit was read from a
+                file.
+        """
+        if self.session is None:
+            raise ValueError(
+                "this fit was read from a file, which does not have the settings of learning: call "
+                "gv.learn(..., resume=fit) with them, and ask its result"
+            )
+        return self.session.profile(name, level, progress)
 
     def plot(self) -> Any:
         """Plot the parameters and the evidence bound against the iterations.

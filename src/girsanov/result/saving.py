@@ -43,7 +43,9 @@ def save_fit(fit: Any, path: str | Path) -> Path:
         arrays[f"fit.parameters.{k}"] = v
     if fit.covariance is not None:
         arrays["fit.covariance"] = fit.covariance
-    learnt = {k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors")}
+    learnt = {
+        k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors", "step_error", "directions")
+    }
     return _write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
 
 
