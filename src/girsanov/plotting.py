@@ -18,7 +18,7 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
         estimate: a posterior, or another estimate of a path.
         test: a TimeSeries of held-out observations.
         truth: times (n,) and states (n, d) of the true path, where it is known.
-        labels: labels of the vertical axes, one for each coordinate.
+        labels: labels of the vertical axes, one for each coordinate; by default the names of the states.
         axes: matplotlib axes to draw in: one for each coordinate, and where the state is not observed directly one for
             each output, or none of those; by default a new figure is made.
 
@@ -44,14 +44,14 @@ def plot_estimate(estimate: Any, *, test: Any = None, truth: Any = None, labels:
             ax.plot(on_axis(truth[0]), path[:, i], color="0.4", lw=0.7, label="true path")
         if direct:
             _data(ax, on_axis, series, test, i)
-        ax.set_ylabel(labels[i] if labels is not None else f"$x_{{{i + 1}}}$" if d > 1 else "$x$")
+        ax.set_ylabel(_label(labels or estimate.model.state_names, "x", i, d))
     if len(axes) > d:
         predicted = estimate.predict(estimate.times)
         for i, ax in enumerate(axes[d:]):
             y, sd = predicted.mean[:, i], predicted.std[:, i]
             _band(ax, t, y, (y - 2 * sd, y + 2 * sd), "predicted observation, ±2 sd")
             _data(ax, on_axis, series, test, i)
-            ax.set_ylabel(f"$y_{{{i + 1}}}$" if D > 1 else "$y$")
+            ax.set_ylabel(_label(estimate.model.output_names, "y", i, D))
         axes[d].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
         axes[d].margins(y=0.2)
     for ax in axes:
@@ -91,6 +91,10 @@ def plot_where(estimate: Any, where: Any, *, axes: Any = None) -> Any:
     axes[above - 1].set_xlabel("")
     axes[above].spines[["top", "right"]].set_visible(False)
     return axes[0].figure
+
+
+def _label(names: Any, letter: str, i: int, count: int) -> str:
+    return names[i] if names is not None else f"${letter}_{{{i + 1}}}$" if count > 1 else f"${letter}$"
 
 
 def _band(ax: Any, t: np.ndarray, mean: np.ndarray, ends: tuple[np.ndarray, np.ndarray], label: str) -> None:

@@ -46,6 +46,12 @@ def check_learnable(spec: Spec, method: Method) -> None:
         )
 
 
+def stated_priors(spec: Spec, model: Model) -> dict[str, Any]:
+    """Return the priors that the equations of a model state for these parameters; none for another model."""
+    stated = {} if model.equations is None else model.equations.priors
+    return {p.path: stated[p.path] for p in spec if p.path in stated}
+
+
 def check_priors(spec: Spec, priors: Mapping[str, Any] | None) -> dict:
     """Return the priors as a dictionary; raise a ValueError if one does not fit its parameter."""
     priors = dict(priors or {})

@@ -43,7 +43,7 @@ def from_data(learner: Any) -> Float[np.ndarray, " P"]:
     except ValueError:  # outside a constraint of the user's
         theta = to_vector(spec, model)
     owner = owners(spec)
-    drift = np.array([p.path.startswith("drift") for p in owner])
+    drift = np.array([_is_of_drift(model, p.path) for p in owner])
     if not drift.any() or model.latent.noise.is_singular:
         return theta
     q = _brownian(learner.at(theta))
@@ -51,6 +51,13 @@ def from_data(learner: Any) -> Float[np.ndarray, " P"]:
     for part in (drift & np.array([p.kind == "real" for p in owner]), drift):
         theta = _m_step(learner, theta, q, part)
     return theta
+
+
+def _is_of_drift(model: Any, path: str) -> bool:
+    """Return whether a parameter is one of the drift."""
+    if model.equations is None:
+        return path.startswith("drift")
+    return any(path in s.drift.names() for s in model.equations.statement.states)
 
 
 def _m_step(learner: Any, theta: np.ndarray, q: Any, part: np.ndarray) -> Float[np.ndarray, " P"]:

@@ -23,7 +23,7 @@ from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, reject_unknown
 from girsanov.inference.quadrature_check import checked_quadrature
 from girsanov.inference.status import Status
-from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume
+from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume, stated_priors
 from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
@@ -55,7 +55,7 @@ def learn(
     dt: float | None = None,
     span: tuple[float, float] | None = None,
     *,
-    trainable: Sequence[str] | str,
+    trainable: Sequence[str] | str | None = None,
     objective: str | None = None,
     start: str = "model",
     optimiser: Any = "lbfgs",
@@ -86,7 +86,7 @@ def learn(
         dt: step of the time grid, in the time unit of the series. The observation times are added to the grid.
         span: time of the initial state and end of the horizon; by default the first and last time of the series.
         trainable: names or paths of the parameters to learn, such as ["drift", "diffusion", "likelihood.variance",
-            "initial"]. All others keep their values.
+            "initial"]. All others keep their values. By default, in a model of equations, all that these leave free.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time.
@@ -141,7 +141,7 @@ def learn(
     if start == "data" and resume is not None:
         raise ValueError("resume= goes on from the parameters of the fit: leave out start='data'")
     spec = make_spec(model, trainable, constraints)
-    priors = check_priors(spec, priors)
+    priors = check_priors(spec, stated_priors(spec, model) if priors is None else priors)
     check_resume(spec, resume, model)
     model = model if resume is None else resume.model
     check_learnable(spec, method)

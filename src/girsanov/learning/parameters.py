@@ -62,20 +62,26 @@ def _keys_name(path: Any) -> str:
 
 
 def leaves_by_path(model: Model) -> dict[str, Any]:
-    """Return every array of the model, by its path."""
+    """Return every array of the model, by its path; of a model of equations, its parameters by their names."""
+    if model.equations is not None:
+        return dict(model.equations.values)
     flat, _ = jax.tree_util.tree_flatten_with_path(model)
     return {_path_name(path): leaf for path, leaf in flat if eqx.is_inexact_array(leaf)}
 
 
-def make_spec(model: Model, trainable: Sequence[str] | str, constraints: Mapping[str, Kind] | None = None) -> Spec:
+def make_spec(
+    model: Model, trainable: Sequence[str] | str | None, constraints: Mapping[str, Kind] | None = None
+) -> Spec:
     """Return the parameters that the names stand for, in the order of the model's arrays.
 
     Args:
         model: the model.
-        trainable: names or paths of the parameters to learn.
+        trainable: names or paths of the parameters to learn; None for those that the model's equations leave free.
         constraints: constraints by name or path that replace the defaults.
     """
-    names = [trainable] if isinstance(trainable, str) else list(trainable)
+    if trainable is None and model.equations is not None:
+        trainable = model.equations.free
+    names = [trainable] if isinstance(trainable, str) else list(trainable or ())
     if not names:
         raise ValueError("trainable is empty: name at least one part of the model, e.g. trainable=['drift']")
     leaves = leaves_by_path(model)
@@ -163,6 +169,8 @@ def _kind(model: Model, path: str, ndim: int, constraints: Mapping[str, Kind]) -
 
 
 def _default_kind(model: Model, path: str, ndim: int) -> Kind:
+    if model.equations is not None:
+        return model.equations.kind(path)
     if path == "diffusion":
         return model.noise.form
     if path == "initial.cov":
@@ -306,6 +314,8 @@ def insert(spec: Spec, theta: Float[Array, " P"], model: Model) -> Model:
 
 def replaced(model: Model, values: Mapping[str, Any]) -> Model:
     """Return the model with these values of its arrays, by their paths."""
+    if model.equations is not None:
+        return model.restated({name: v for name, v in values.items() if name in model.equations.values})
     return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_path_name(path), leaf), model)
 
 

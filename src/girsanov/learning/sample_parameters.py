@@ -45,7 +45,7 @@ def sample_parameters(
     dt: float | None = None,
     span: tuple[float, float] | None = None,
     *,
-    priors: Mapping[str, Any],
+    priors: Mapping[str, Any] | None = None,
     key: Any,
     trainable: Sequence[str] | str | None = None,
     draws: int = 1000,
@@ -73,8 +73,9 @@ def sample_parameters(
         series: the observations.
         dt: step of the time grid, in the time unit of the series. The observation times are added to the grid.
         span: time of the initial state and end of the horizon; by default the first and last time of the series.
-        priors: numpyro distributions by path, one for every parameter that is sampled. They are densities of the values
-            themselves. Outside the constraint of its parameter a prior is cut off.
+        priors: numpyro distributions by path, one for every parameter that is sampled; by default those that the
+            equations of the model state. They are densities of the values themselves. Outside the constraint of its
+            parameter a prior is cut off.
         key: a JAX random key.
         trainable: names or paths of the parameters to sample, by default those of `priors`.
         draws: number of draws of each chain, after warm-up; default 1000.
@@ -148,6 +149,8 @@ def sample_parameters(
 
 
 def _target(model, series, dt, span, grid, method, priors, trainable, constraints) -> Target:
+    if priors is None and isinstance(model, Model) and model.equations is not None:
+        priors = model.equations.priors
     if not isinstance(priors, Mapping) or not priors:
         raise ValueError(
             "priors must name at least one parameter, e.g. "

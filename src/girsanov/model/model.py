@@ -60,6 +60,8 @@ class Model(eqx.Module):
         offset: c, a scalar or shape (D,); none by default.
         dim: the dimension d of the state. It is needed only if neither the drift nor a shape above determines it; then
             it is 1 by default.
+        state_names: names of the d states, for tables, pictures and xarray.
+        output_names: names of the D outputs.
 
     Attributes:
         drift: the drift, with its numbers as float64 arrays.
@@ -67,6 +69,7 @@ class Model(eqx.Module):
         initial: the initial state, with mean (d,) and covariance (d, d), or a mark that it is stationary.
         observation: emission and likelihood.
         initial_form: how the initial covariance was given: "scalar", "diagonal" or "full". Learning keeps that form.
+        equations: the equations that `from_equations` read, with the values of their parameters; None otherwise.
 
     Raises:
         ValueError: if shapes disagree, a covariance is not positive definite, or the drift does not return shape (d,).
@@ -77,6 +80,9 @@ class Model(eqx.Module):
     initial: GaussianState | Stationary
     observation: Observation
     initial_form: str = eqx.field(static=True)
+    state_names: tuple[str, ...] | None = eqx.field(static=True)
+    output_names: tuple[str, ...] | None = eqx.field(static=True)
+    equations: Any
 
     @float64
     def __init__(
@@ -89,6 +95,9 @@ class Model(eqx.Module):
         *,
         offset: Any = None,
         dim: int | None = None,
+        state_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        equations: Any = None,
     ):
         if not callable(drift):
             raise ValueError(f"drift must be a callable f(x, t), got {drift!r}")
@@ -100,8 +109,57 @@ class Model(eqx.Module):
         self.initial_form = FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
         self.initial = _initial_state(state, d, self.drift, self.noise)
         self.observation = make_observation(likelihood, H if hasattr(H, "shape") else _traceable(H), offset, d)
+        self.state_names = _names("state_names", state_names, d)
+        self.output_names = _names("output_names", output_names, self.observation.data_dim)
+        self.equations = equations
         _check_stationary(self)
         _check_drift_shape(self.drift, d)
+
+    @classmethod
+    @float64
+    def from_equations(cls, source: Any, **values: Any) -> "Model":
+        """Make a model from equations in text.
+
+        Args:
+            source: a mapping with the tables `states`, `outputs`, `parameters` and `definitions`; or the path of a TOML
+                file with the same tables; see docs/equations.md.
+            **values: values of parameters, in the place of their `start`.
+
+        Returns:
+            The model. Its parameters have the names of the equations, and `gv.learn` learns all that are not fixed,
+            with the ranges and priors stated, unless others are named.
+
+        Raises:
+            ValueError: if the description is not valid; the message has the line and a caret under the place.
+        """
+        from girsanov.model.equations import Equations, read_source, read_statement, starts
+
+        text = read_source(source)
+        numbers = starts(read_statement(text))
+        for name, value in values.items():
+            if name not in numbers:
+                raise ValueError(f"the equations have no parameter {name!r}; they have {', '.join(numbers)}")
+            numbers[name] = value
+        return _of_equations(Equations(text, {name: parameter(value, name) for name, value in numbers.items()}))
+
+    @float64
+    def restated(self, values: Any) -> "Model":
+        """Return a model of equations with other values of some parameters, which may be traced.
+
+        Args:
+            values: the values by name; the others stay as they are.
+
+        Returns:
+            The model, with all of its parts made anew from the equations.
+        """
+        if self.equations is None:
+            raise ValueError("only a model from gv.Model.from_equations has equations to state anew")
+        new = _of_equations(eqx.tree_at(lambda e: e.values, self.equations, {**self.equations.values, **values}))
+        if isinstance(self.noise, Diffusion):  # which entries are zero is no matter of traced values
+            new = eqx.tree_at(lambda m: m.noise, new, new.noise.formed(self.noise.structure))
+        if not self.observation.stated:  # the likelihood that the errors of a series gave
+            new = eqx.tree_at(lambda m: m.observation.likelihood, new, self.observation.likelihood)
+        return new
 
     @property
     def diffusion(self) -> Any:
@@ -164,6 +222,29 @@ class Model(eqx.Module):
         if isinstance(ours.initial, Stationary):
             return GaussianState(*ours.drift.stationary(jnp.asarray(ours.noise.Q)))
         return ours.initial
+
+
+def _of_equations(equations: Any) -> Model:
+    from girsanov.model.equations import parts
+
+    statement = equations.statement
+    given = parts(statement, equations.values)
+    return Model(
+        initial=GaussianState(given.pop("mean"), given.pop("cov")),
+        state_names=[s.name for s in statement.states],
+        output_names=[o.name for o in statement.outputs],
+        equations=equations,
+        **given,
+    )
+
+
+def _names(name: str, given: Any, count: int) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if len(names) != count or len(set(names)) != count or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"{name} must be {count} different texts, got {given!r}")
+    return names
 
 
 def parameter_name(path: str) -> str:

@@ -98,21 +98,7 @@ def load(
 
 
 def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Posterior:
-    emission = arrays.get("model.emission")
-    if header.get("emission") is not None:
-        emission = _restored("emission", header, (), arrays, given["emission"], path)
-    noise = arrays.get("model.diffusion")
-    if header.get("diffusion") is not None:
-        noise = _restored("diffusion", header, DIFFUSIONS, arrays, given["diffusion"], path)
-    model = Model(
-        drift=_restored("drift", header, DRIFTS, arrays, given["drift"], path),
-        diffusion=noise,
-        initial="stationary" if header["stationary"] else GaussianState(arrays["initial.mean"], arrays["initial.cov"]),
-        likelihood=_restored("likelihood", header, LIKELIHOODS, arrays, given["likelihood"], path),
-        emission=emission,
-        offset=arrays.get("model.offset"),
-        dim=header.get("dim"),
-    )
+    model = _model(header, arrays, given, path)
     parts = {
         name: kind(**{f.name: arrays[f"{name}.{f.name}"] for f in dataclasses.fields(kind)})
         for name, kind in _ARRAYS.items()
@@ -146,6 +132,28 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any
         rule=Rule(arrays["rule.nodes"], arrays["rule.weights"]) if "rule.nodes" in arrays else None,
         quadrature_error=header.get("quadrature_error"),
         exact_transitions=None if steps["T"] is None else Transitions(**steps),
+    )
+
+
+def _model(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Model:
+    if header.get("equations") is not None:
+        return Model.from_equations(json.loads(header["equations"]["source"]), **header["equations"]["values"])
+    emission = arrays.get("model.emission")
+    if header.get("emission") is not None:
+        emission = _restored("emission", header, (), arrays, given["emission"], path)
+    noise = arrays.get("model.diffusion")
+    if header.get("diffusion") is not None:
+        noise = _restored("diffusion", header, DIFFUSIONS, arrays, given["diffusion"], path)
+    return Model(
+        drift=_restored("drift", header, DRIFTS, arrays, given["drift"], path),
+        diffusion=noise,
+        initial="stationary" if header["stationary"] else GaussianState(arrays["initial.mean"], arrays["initial.cov"]),
+        likelihood=_restored("likelihood", header, LIKELIHOODS, arrays, given["likelihood"], path),
+        emission=emission,
+        offset=arrays.get("model.offset"),
+        dim=header.get("dim"),
+        state_names=header.get("state_names"),
+        output_names=header.get("output_names"),
     )
 
 

@@ -98,8 +98,11 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "diffusion": None if isinstance(model.noise, Diffusion) else _described_noise(model.noise, arrays),
         "drift": _describe("drift", model.drift, DRIFTS, arrays),
         "likelihood": _describe("likelihood", model.likelihood, LIKELIHOODS, arrays),
+        "equations": None if model.equations is None else _stated(model.equations),
         "emission": None if model.observation.is_linear else {"class": None, "repr": repr(model.emission)},
         "dim": model.dim,
+        "state_names": model.state_names,
+        "output_names": model.output_names,
         "stationary": stationary,
         "elbo": post.elbo,
         "status": post.status,
@@ -112,6 +115,12 @@ def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "dates": {"unit": post.series.unit, "origin": None if post.series.origin is None else str(post.series.origin)},
     }
     return header, arrays
+
+
+def _stated(equations: Any) -> dict[str, Any]:
+    """Return the description of equations and the values of their parameters."""
+    values = {name: np.asarray(value).tolist() for name, value in equations.values.items()}
+    return {"source": equations.source, "values": values}
 
 
 def _described_noise(noise: StateDiffusion, arrays: dict[str, Any]) -> dict[str, Any]:
