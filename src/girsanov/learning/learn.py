@@ -23,7 +23,8 @@ from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, reject_unknown
 from girsanov.inference.quadrature_check import checked_quadrature
 from girsanov.inference.status import Status
-from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume
+from girsanov.learning.beyond import beyond
+from girsanov.learning.checks import check_beyond, check_learnable, check_objective, check_priors, check_resume
 from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
@@ -85,7 +86,9 @@ def learn(
             "initial"]. All others keep their values.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
-            each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time.
+            each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time. "exact" and
+            "particles" go on from there to the maximum of the evidence itself: "exact" for scalar states, by sums over
+            a grid of states; "particles" by paths drawn from the model's own posterior.
         start: "model" (the default) to start from the parameters of `model`, or "data" to take those that the data show
             from them: the noise and the diffusion from differences of observations, the first state, and a drift that
             follows the data.
@@ -108,25 +111,30 @@ def learn(
             With more than 40 parameters, or an optimiser other than "lbfgs", the ascent is left by itself all the same.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
             parameters. The one with the highest bound plus log prior is returned; its `restarts` has all of them.
-        key: a JAX random key, needed for more than one restart.
+        key: a JAX random key, needed for more than one restart and for the objective "particles".
         reinitialise: a function (drift, key) → drift that draws the parameters of a restart; by default the drift's own
             method of that name.
-        resume: an earlier fit of the same parameters to continue from.
+        resume: an earlier fit of the same parameters to continue from. With "exact" and "particles" it takes the place
+            of the fit by the bound.
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
-        The fit. Its `status` and `message` say how learning ended.
+        The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
+        `evidence` has the log evidence and the bias of the bound's parameters.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
             the model, if a starting value lies outside its constraint, or if the bound or its gradient is not finite at
             the start.
+        KeyboardInterrupt: on Ctrl-C. With the objectives "exact" and "particles" its attribute `kept` is the fit with
+            the best parameters found until then, once there is one.
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
-    objective = check_objective(objective, method, optimiser)
+    further = check_beyond(objective, model, series, method, key)
+    objective = check_objective(objective if further is None else None, method, optimiser)
     problem = lay_out(model, series, dt, span, grid, method)
     if start not in ("model", "data"):
         raise ValueError(
@@ -165,8 +173,12 @@ def learn(
                 verdict = judge(learner, top, tolerance, start == "model") if ended else unjudged(top)
             return _finish(learner, verdict, series, standard_errors, resume)
 
-        fits = together(fit, models)
-    fits.sort(key=lambda f: -f.history.objective[-1])
+        fits = together(fit, models) if further is None or resume is None else [resume]
+        fits.sort(key=lambda f: -f.history.objective[-1])
+        if further is not None:
+            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say)
+            limits = {"tolerance": tolerance, "max_iterations": max_iterations, "check": finish}
+            fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish)
     warn_unresolved(fits[0].posterior, stacklevel=4)
     if fits[0].status not in ("converged", "max_iterations", "flat"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)

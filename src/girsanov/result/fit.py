@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from girsanov.model.model import Model
+from girsanov.result.evidence import Evidence
 from girsanov.result.posterior import Posterior
 from girsanov.result.saving import save_fit
 
@@ -18,7 +19,8 @@ class FitHistory:
     Attributes:
         parameters: values of every trainable parameter, by its path, stacked along the first axis.
         elbo: evidence bound after the E-step, in nats.
-        objective: the bound plus the log density of the priors; equal to `elbo` without priors.
+        objective: what was maximised: the bound, or with the objectives "exact" and "particles" the log evidence, plus
+            the log density of the priors.
         e_steps: number of E-steps so far.
         passes: number of evaluations of the bound so far.
         seconds: time since the start of learning.
@@ -48,13 +50,16 @@ class Fit:
         status: "converged" (at a maximum, as far as could be checked), "max_iterations", "stalled",
             "flat" (the data do not determine a parameter), "edge" (a parameter runs to the end of its range), "saddle",
             "better_start_found", "ill_conditioned" (rounding spoils the posterior at the fitted parameters),
-            "quadrature" (its rule is not accurate enough there), or "boundary"; see docs/learning.md.
+            "quadrature" (its rule is not accurate enough there), "boundary", or "interrupted" by Ctrl-C; see
+            docs/learning.md.
         message: a sentence on the status.
         standard_errors: standard errors by parameter entry, from the curvature of the bound at its maximum. They
             describe the bound, not the sampling distribution of the estimate: see docs/learning.md. None where
             `standard_errors=False`, or where the bound has no proper maximum.
         covariance: covariance of the same entries, in the same order, or None.
         restarts: the fits of all restarts, the best first; empty for a single fit.
+        evidence: with the objectives "exact" and "particles", the log evidence at the fitted parameters and the bias of
+            the bound; else None.
     """
 
     model: Model
@@ -66,6 +71,7 @@ class Fit:
     standard_errors: dict[str, float] | None = None
     covariance: np.ndarray | None = None
     restarts: tuple["Fit", ...] = ()
+    evidence: Evidence | None = None
 
     @property
     def elbo(self) -> float:
@@ -97,6 +103,8 @@ class Fit:
                 fixed = len(index) == 2 and index[0] != index[1]
                 error = errors.get(name, None if fixed else errors.get(path))
                 lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
+        if self.evidence is not None:
+            lines.append(self.evidence.sentence())
         lines.append(f"evidence bound {self.elbo:.6g} nats; {self.status} after {len(self.history) - 1} iterations")
         return "\n".join(lines)
 

@@ -21,6 +21,7 @@ from girsanov.model.drifts import DRIFTS
 from girsanov.model.likelihoods import LIKELIHOODS, Likelihood
 from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Rule
+from girsanov.result.evidence import Evidence
 from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, REFINED_ARRAYS
@@ -91,6 +92,7 @@ def load(
         learnt["message"],
         learnt["standard_errors"],
         arrays.get("fit.covariance"),
+        evidence=None if learnt.get("evidence") is None else Evidence(**learnt["evidence"]),
     )
 
 

@@ -44,6 +44,7 @@ def save_fit(fit: Any, path: str | Path) -> Path:
     if fit.covariance is not None:
         arrays["fit.covariance"] = fit.covariance
     learnt = {k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors")}
+    learnt["evidence"] = None if fit.evidence is None else fit.evidence.stored()
     return _write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
 
 
