@@ -9,8 +9,8 @@ import numpy as np
 from girsanov.data.series import TimeSeries
 from girsanov.inference.loop import Run
 from girsanov.inference.status import Status
+from girsanov.learning import exact, particles
 from girsanov.learning.curvature import laplace
-from girsanov.learning.exact import climb, exact_learner
 from girsanov.learning.learner import Learner
 from girsanov.learning.newton import Point, Summit
 from girsanov.learning.parameters import Spec, constrained_entries, entries, to_vector
@@ -48,9 +48,12 @@ def beyond(
     before = fit if fit.evidence is not None else None
     theta = to_vector(learner.spec, learner.problem.stated)
     first = _values(learner.spec, theta) if fit.evidence is None else fit.evidence.variational
-    climber = exact_learner(learner, series, run)
+    by_sums = objective == "exact"
+    climber = (
+        exact.exact_learner(learner, series, run) if by_sums else particles.particle_climb(learner, series, run, key)
+    )
     try:
-        verdict, value, error = climb(climber, **limits)
+        verdict, value, error, noise = (exact if by_sums else particles).climb(climber, **limits)  # pyright: ignore
     except KeyboardInterrupt as interrupt:
         kept = fit
         if climber.best is not None:
@@ -63,7 +66,7 @@ def beyond(
     ended = finish(learner, verdict, series, standard_errors, before)
     point, precision, _ = verdict.summit
     bias = _in_errors(learner.spec, point.theta, precision, first)
-    found = Evidence(objective, value, error, first, bias, {})
+    found = Evidence(objective, value, error, first, bias, noise)
     return dataclasses.replace(ended, evidence=found, message=f"{ended.message}; {found.sentence()}")
 
 

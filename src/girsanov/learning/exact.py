@@ -201,8 +201,14 @@ class ExactLearner:
         return abs(float(_value_and_grad(theta, self.spec, self.problem.stated, self.data, x)[0]) - value)
 
 
-def climb(exact: ExactLearner, tolerance: float, max_iterations: int, check: bool) -> tuple[Verdict, float, float]:
-    """Climb from the parameters of the fit by the bound; return the verdict, the log evidence and its error."""
+def climb(
+    exact: ExactLearner, tolerance: float, max_iterations: int, check: bool
+) -> tuple[Verdict, float, float, dict]:
+    """Climb from the parameters of the fit by the bound.
+
+    Returns:
+        The verdict, the log evidence, its error, and no Monte Carlo errors.
+    """
     theta = to_vector(exact.spec, exact.problem.stated)
     begin = exact.e_step(theta)
     exact.record(theta, begin.elbo)
@@ -222,7 +228,7 @@ def climb(exact: ExactLearner, tolerance: float, max_iterations: int, check: boo
         run = exact.best[1]
     summit = Summit(Point(theta, run, point.value, point.grad), verdict.summit.precision, verdict.summit.status)
     message = verdict.message.replace("the bound", "the log evidence")
-    return Verdict(verdict.status, message, summit), value, exact.error(theta, value)
+    return Verdict(verdict.status, message, summit), value, exact.error(theta, value), {}
 
 
 def exact_learner(learner: Learner, series: TimeSeries, run: Run) -> ExactLearner:
