@@ -1,6 +1,7 @@
 """`Fit`, the result of `gv.learn`, and its history."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,25 @@ class Fit:
             lines.append(self.evidence.sentence())
         lines.append(f"evidence bound {self.elbo:.6g} nats; {self.status} after {len(self.history) - 1} iterations")
         return "\n".join(lines)
+
+    def compare(self, others: Any, *, key: Any = None, **options: Any) -> Any:
+        """Compare this fit with others of the same series; see `gv.compare`.
+
+        Args:
+            others: fits in a list, which are called "fit 1", "fit 2" and so on while this one is "fit 0"; or fits by
+                name, and this one is "this".
+            key: a JAX random key for `diagnose`.
+            options: further arguments of `gv.compare`.
+
+        Returns:
+            The `Comparison`, the model with the highest evidence first.
+        """
+        from girsanov.result.comparison import compare
+
+        if isinstance(others, Mapping):
+            return compare({"this": self, **others}, key=key, **options)
+        named = [self, *(others if isinstance(others, Sequence) else [others])]
+        return compare({f"fit {i}": fit for i, fit in enumerate(named)}, key=key, **options)
 
     def plot(self) -> Any:
         """Plot the parameters and the evidence bound against the iterations.
