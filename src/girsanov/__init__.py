@@ -53,11 +53,13 @@ if TYPE_CHECKING:
     from girsanov import baselines
     from girsanov.learning.learn import learn
     from girsanov.learning.sample_parameters import sample_parameters
+    from girsanov.result.comparison import compare
 
 __version__ = "0.1.0"
 
 # Parts whose libraries take long to import are imported when they are first used.
 _LATER = {
+    "compare": "girsanov.result.comparison",
     "learn": "girsanov.learning.learn",
     "sample_parameters": "girsanov.learning.sample_parameters",
 }
@@ -110,6 +112,7 @@ __all__ = [
     "VanDerPol",
     "baselines",
     "bound",
+    "compare",
     "diffusions",
     "infer",
     "learn",

@@ -68,6 +68,16 @@ def test_learn_writes_estimates_their_errors_and_a_fit_to_go_on_from(runs, tmp_p
     assert (tmp_path / "learning.png").stat().st_size > 1000 and (tmp_path / "posterior.csv").exists()
 
 
+@pytest.mark.slow
+def test_learn_by_the_evidence_writes_the_bias_of_the_bound(runs, tmp_path):
+    data = runs / "simulate" / "data.csv"
+    options = ["--dt", 0.1, "--span", 0, 4, "--trainable", "drift.well", "--objective", "exact"]
+    assert run("learn", data, *WELL, *options, "--out", tmp_path) in (0, 3)
+    found = result(tmp_path)["evidence"]
+    assert found["objective"] == "exact" and found["value"] > result(tmp_path)["elbo"]
+    assert set(found["bias"]) == {"drift.well"} and gv.load(tmp_path / "fit.gv").evidence.bias == found["bias"]
+
+
 def test_learn_takes_a_model_with_singular_noise(tmp_path):
     """Its objective is another one than that of regular noise, and the command takes the one that suits."""
     times = np.linspace(0.0, 2.0, 9)

@@ -14,15 +14,13 @@ import numpy as np
 
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
-from girsanov.baselines.line import confine, factors, first_range, initial, kernel, ranges, resolution, solve
+from girsanov.baselines.line import confine, factors, find_points, initial, kernel, solve
 from girsanov.data.grid import grid_with, locate
 from girsanov.data.series import TimeSeries
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model, check_inputs
 from girsanov.model.simulate import states, to_constant
 
-_EDGE = 1e-12  # the density at the ends of a range may be at most this share of its maximum
-_MAX_WIDENINGS = 12
 _FEWEST = 8  # smallest number of points per node that a user may ask for
 
 
@@ -237,25 +235,8 @@ def exact_smoother(
     if n_points is not None and (int(n_points) != n_points or n_points < _FEWEST):
         raise ValueError(f"n_points must be a whole number ≥ {_FEWEST}, or None to choose it, got {n_points!r}")
     grid = grid_with(series, dt, span, at)
-    latent = model.latent
-    lo, hi = first_range(latent, series, grid)
-    widen = 1.0
-    for _ in range(_MAX_WIDENINGS):
-        ends = ranges(latent, series, grid, lo, hi, widen)
-        n = resolution(latent, series, grid, ends) if n_points is None else int(n_points)
-        coarse = solve(model, series, grid, ends, n)
-        leak = coarse.density[:, [0, -1]] / coarse.density.max(1, keepdims=True)
-        if np.isfinite(coarse.log_evidence) and not (leak > _EDGE).any():
-            break
-        wide = leak[(ends[:, 0] <= lo) | (ends[:, 1] >= hi)]
-        if not np.isfinite(coarse.log_evidence) or (len(wide) and (wide > _EDGE).any()):
-            lo, hi = lo - 0.25 * (hi - lo), hi + 0.25 * (hi - lo)
-        widen *= 1.25
-    else:
-        raise ValueError(
-            "the posterior does not vanish at the ends of any range that was tried; if the drift is explosive at this "
-            "dt, take a smaller dt"
-        )
+    coarse = find_points(model, series, grid, n_points)
+    ends, n = coarse.points[:, [0, -1]], coarse.points.shape[1]
     fine = solve(model, series, grid, ends, int(np.ceil(1.5 * n)))
     (mean, var), (mean_before, var_before) = fine.moments(), coarse.moments()
     moved = np.abs([mean - mean_before, np.sqrt(var) - np.sqrt(var_before)])

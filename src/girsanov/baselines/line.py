@@ -19,6 +19,9 @@ from girsanov.model.simulate import states
 _SPACING = 0.5  # spacing of the points in standard deviations of the narrowest factor
 _CONFINED = 45.0  # a factor counts as zero where it is this many nats below its maximum
 _LEAST, _MOST = 64, 20_000  # smallest and largest number of points per node
+_EDGE = 1e-12  # the density at the ends of a range may be at most this share of its maximum
+_MAX_WIDENINGS = 12
+_NOTHING = 1e-20  # share of the largest density below which a point is left out
 
 
 @compiled
@@ -27,14 +30,14 @@ def log_likelihood(model: Model, row: Rows, x):
     return jax.vmap(lambda v: model.observation.log_prob(row, v[None]))(x)
 
 
-def _kernel_of(model: Model, x: Float[Array, " n"], after: Float[Array, " k"], t, gap) -> Float[Array, "n k"]:
+def kernel_of(model: Model, x: Float[Array, " n"], after: Float[Array, " k"], t, gap) -> Float[Array, "n k"]:
     """Return the Euler–Maruyama transition density p(after_j | x_i) for all i and j."""
     var = gap * model.noise.Q[0, 0]
     centre = x + gap * jax.vmap(lambda v: model.drift(v[None], t)[0])(x)
     return jnp.exp(-0.5 * (after[None, :] - centre[:, None]) ** 2 / var) / jnp.sqrt(2.0 * jnp.pi * var)
 
 
-kernel = compiled(_kernel_of)
+kernel = compiled(kernel_of)
 
 
 @compiled
@@ -54,7 +57,7 @@ def forward_backward(model: Model, times, points, values, log_factor, log_initia
 
     def ahead(a, step):
         x, after, t, gap, h, h_after, factor_after = step
-        predicted = (h * a) @ _kernel_of(model, x, after, t, gap)
+        predicted = (h * a) @ kernel_of(model, x, after, t, gap)
         a = predicted * factor_after
         c = a.sum() * h_after
         return a / c, (a / c, jnp.log(c))
@@ -65,7 +68,7 @@ def forward_backward(model: Model, times, points, values, log_factor, log_initia
 
     def back(b, step):
         x, after, t, gap, h, h_after, factor_after, a, value, value_after = step
-        K = _kernel_of(model, x, after, t, gap)
+        K = kernel_of(model, x, after, t, gap)
         weighted = factor_after * b * h_after
         b = K @ weighted
         scale = (a * b).sum() * h
@@ -129,10 +132,10 @@ def ranges(model: Model, series: TimeSeries, grid: Grid, lo: float, hi: float, w
     return ends
 
 
-def resolution(model: Model, series: TimeSeries, grid: Grid, ends: np.ndarray) -> int:
+def resolution(model: Model, series: TimeSeries, grid: Grid, ends: np.ndarray, most: int = _MOST) -> int:
     """Return the number of points per node: at least two per standard deviation of the narrowest factor.
 
-    The factors are p(x_0), the transitions and the likelihoods.
+    The factors are p(x_0), the transitions and the likelihoods. A ValueError says so where more than `most` are needed.
     """
     width = ends[:, 1] - ends[:, 0]
     gaps = np.diff(grid.times)
@@ -145,10 +148,10 @@ def resolution(model: Model, series: TimeSeries, grid: Grid, ends: np.ndarray) -
             narrowest[node] = min(narrowest[node], 0.5 * (b - a))
     need = width / (_SPACING * narrowest)
     worst = int(np.argmax(need))
-    if need[worst] > _MOST:
+    if need[worst] > most:
         raise ValueError(
             f"{need[worst]:.0f} points would be needed at time {float(grid.times[worst])!r}, where the narrowest "
-            f"factor has width {narrowest[worst]:.3g} and the range {width[worst]:.3g}; the limit is {_MOST}. The "
+            f"factor has width {narrowest[worst]:.3g} and the range {width[worst]:.3g}; the limit is {most}. The "
             f"shortest gap beside this time is {shortest[worst]:.3g}: leave times that close out of at=, or give "
             "n_points="
         )
@@ -232,3 +235,57 @@ def solve(stated: Model, series: TimeSeries, grid: Grid, ends: np.ndarray, n: in
         np.asarray(a) for a in forward_backward(model, grid.times, points, values, log_factor, log_initial)
     )
     return Solution(points, values, forward, backward, density, float(log_evidence), products)
+
+
+def leaks(density: np.ndarray) -> np.ndarray:
+    """Return whether a density (N, n) has not vanished at either end of the points of each node, (N, 2)."""
+    return ~(density[:, [0, -1]] <= _EDGE * density.max(1, keepdims=True))
+
+
+def find_points(stated: Model, series: TimeSeries, grid: Grid, n_points: int | None = None, most: int = _MOST):
+    """Return the recursion on points whose range is widened until the density vanishes at its ends.
+
+    Args:
+        stated: the model as it was stated.
+        series: the observations.
+        grid: the nodes.
+        n_points: number of points per node; by default what `resolution` finds.
+        most: the largest number of points per node.
+
+    Returns:
+        The `Solution`, with the points.
+
+    Raises:
+        ValueError: if no range is wide enough, or if the points needed are too many.
+    """
+    latent = stated.latent
+    lo, hi = first_range(latent, series, grid)
+    widen = 1.0
+    for _ in range(_MAX_WIDENINGS):
+        ends = ranges(latent, series, grid, lo, hi, widen)
+        n = resolution(latent, series, grid, ends, most) if n_points is None else int(n_points)
+        found = solve(stated, series, grid, ends, n)
+        leak = leaks(found.density)
+        if np.isfinite(found.log_evidence) and not leak.any():
+            return found
+        wide = leak[(ends[:, 0] <= lo) | (ends[:, 1] >= hi)]
+        if not np.isfinite(found.log_evidence) or wide.any():
+            lo, hi = lo - 0.25 * (hi - lo), hi + 0.25 * (hi - lo)
+        widen *= 1.25
+    raise ValueError(
+        "the posterior does not vanish at the ends of any range that was tried; if the drift is explosive at this "
+        "dt, take a smaller dt"
+    )
+
+
+def trimmed(points: np.ndarray, density: np.ndarray, margin: float = 0.1) -> np.ndarray:
+    """Return the ends of the part of the points where the density is, and a share of that width on either side, (N, 2).
+
+    Sums over them leave out paths that the data rule out, whatever the filter makes of them before it sees the data.
+    """
+    inside = density > _NOTHING * density.max(1, keepdims=True)
+    n, rows = inside.shape[1], np.arange(len(inside))
+    low = points[rows, np.maximum(inside.argmax(1) - 1, 0)]
+    high = points[rows, n - np.maximum(inside[:, ::-1].argmax(1), 1)]
+    wide = margin * (high - low)
+    return np.stack([low - wide, high + wide], 1)

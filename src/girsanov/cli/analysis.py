@@ -143,21 +143,26 @@ def learn(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="What is maximised: modified, standard or profile; by default the one that suits the method.",
+            help="What is maximised: the bound by modified, standard or profile, by default the one that suits the "
+            "method; or the evidence, by exact for scalar states or by particles.",
             show_default=False,
         ),
     ] = None,
     max_iterations: Annotated[int, typer.Option(help="Largest number of iterations of learning.", min=1)] = 100,
+    seed: Seed = 0,
     out: Out = Path("out/learn"),
 ) -> None:
     """Learn parameters from a CSV file, with standard errors; the parameters given are the starting values."""
+    import jax
+
     import girsanov as gv
 
     check_out(out)
     parts = (drift, param, diffusion, noise, initial_mean, initial_cov, emission)
     series, model, settings = _read((file, time, values, unit), parts)
     options = {"objective": objective, "max_iterations": max_iterations}
-    fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable, **options)
+    key = jax.random.key(seed) if objective == "particles" else None
+    fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable, key=key, **options)
 
     begin(out)
     _write_posterior(fit.posterior, out)
@@ -181,7 +186,10 @@ def learn(
     outcome = outcome_of(fit.posterior) | {"status": fit.status, "message": fit.message, "converged": fit.converged}
     outcome |= {"iterations": len(fit.history) - 1, "seconds": float(fit.history.seconds[-1])}
     outcome |= {"parameters": fit.parameters, "standard_errors": fit.standard_errors}
-    report.write_result(out, "learn", outcome, settings=settings, seeds={}, data=file)
+    if fit.evidence is not None:
+        outcome["evidence"] = fit.evidence.stored()
+    seeds = {} if key is None else {"seed": seed}
+    report.write_result(out, "learn", outcome, settings=settings, seeds=seeds, data=file)
     console.print(fit.summary(), markup=False)
     console.print(f"written to {out}", markup=False, soft_wrap=True)
     not_converged({} if fit.converged else {fit.status: fit.message})

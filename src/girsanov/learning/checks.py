@@ -9,11 +9,36 @@ from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.method import Method
 from girsanov.learning.optimise import check_optimiser
 from girsanov.learning.parameters import Parameter, Spec, constrain, free_part, leaves_by_path
-from girsanov.model.model import Model
+from girsanov.model.model import Model, check_inputs
+from girsanov.model.simulate import check_draws
 from girsanov.result.fit import Fit
 
 _FAR = 4.0  # a prior's support is checked at −_FAR, 0 and _FAR in the free coordinates of its parameter
-OBJECTIVES = ("modified", "standard", "profile")
+BEYOND = ("exact", "particles")  # objectives that go on from the bound's maximum to that of the evidence
+OBJECTIVES = ("modified", "standard", "profile", *BEYOND)
+
+
+def check_beyond(objective: str | None, model: Any, series: Any, method: Method, key: Any) -> str | None:
+    """Return the objective if it is one of the evidence itself, else None; raise a ValueError where it cannot be."""
+    if objective not in BEYOND:
+        return None
+    check_inputs(model, series)
+    if objective == "exact" and model.dim != 1:
+        raise ValueError(
+            f"objective='exact' needs a scalar state, and that of this model has dimension {model.dim}: use "
+            "objective='particles' with a key="
+        )
+    if not isinstance(method, CVIDP) or method.time == "continuous":
+        why = " (singular noise is always in continuous time)" if model.latent.noise.is_singular else ""
+        raise ValueError(
+            f"objective={objective!r} is for the Euler–Maruyama model on the grid and starts from CVI-DP in discrete "
+            f"time, not from {_named(method)}{why}: leave method= out and take a small dt, or keep objective='profile'"
+        )
+    if objective == "particles":
+        if key is None:
+            raise ValueError("objective='particles' draws paths and needs a key=, e.g. key=jax.random.key(0)")
+        check_draws(key)
+    return objective
 
 
 def check_objective(objective: str | None, method: Method, optimiser: Any) -> str:
@@ -35,6 +60,10 @@ def check_objective(objective: str | None, method: Method, optimiser: Any) -> st
     if objective == "profile" and optimiser != "lbfgs":
         raise ValueError("objective='profile' is maximised by L-BFGS only: leave optimiser='lbfgs'")
     return objective
+
+
+def _named(method: Method) -> str:
+    return f"{type(method).__name__}(time='continuous')" if isinstance(method, CVIDP) else f"{type(method).__name__}()"
 
 
 def check_learnable(spec: Spec, method: Method) -> None:

@@ -27,6 +27,7 @@ from girsanov.inference.functional import Solution
 from girsanov.inference.sites import Sites
 from girsanov.learning.target import Target
 from girsanov.model.path_model import exact_on_nodes, on_nodes
+from girsanov.result.leave_out import without_own_site
 
 _TRUST = 0.8  # power of q's messages: less wastes particles, and with one the filter misses what q misses
 _TAIL = 0.7  # weights with a larger Pareto k̂ have too heavy a tail
@@ -42,16 +43,8 @@ def predictions(target: Target, theta: Float[Array, " P"], solution: Solution, k
     """
     posed = target.posed(theta)
     observation, data, q = posed.model.observation, posed.data, solution.moments
-    rows, sites = data.rows, solution.sites.data
-    m, S = q.m[:, data.node].T, jnp.moveaxis(q.S[..., data.node], -1, 0)
-    J, h = jnp.moveaxis(sites.precision, -1, 0), sites.potential.T
-    precision = jnp.linalg.inv(S)
-    rest = precision - J
-    ok = (jnp.linalg.eigvalsh(rest) > 0.0).all(-1)
-    S_rest = jnp.linalg.inv(jnp.where(ok[:, None, None], rest, precision))
-    S_rest = 0.5 * (S_rest + jnp.swapaxes(S_rest, 1, 2))
-    m_rest = jnp.einsum("nij,nj->ni", S_rest, jnp.einsum("nij,nj->ni", precision, m) - h)
-    scores = jnp.where(ok, observation.log_predictives(rows, m_rest, S_rest), -jnp.inf)
+    rows = data.rows
+    scores = without_own_site(observation, data, q, solution.sites.data)
     path_key, noise_key = jax.random.split(key)
     path = sample(q.m, transitions(solution.natural), path_key, 1)[0]
     drawn = observation.sample(jax.random.split(noise_key, len(rows.t)), rows.t, path[data.node])

@@ -23,14 +23,22 @@ from girsanov.inference.loop import Run
 from girsanov.inference.method import Method, reject_unknown
 from girsanov.inference.quadrature_check import checked_quadrature
 from girsanov.inference.status import Status
-from girsanov.learning.checks import check_learnable, check_objective, check_priors, check_resume, stated_priors
+from girsanov.learning.beyond import beyond
+from girsanov.learning.checks import (
+    check_beyond,
+    check_learnable,
+    check_objective,
+    check_priors,
+    check_resume,
+    stated_priors,
+)
 from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
 from girsanov.learning.identifiability import directions
 from girsanov.learning.learner import Learner
 from girsanov.learning.newton import MOST, STEPS, Point, Summit, newton
-from girsanov.learning.parameters import constrained_entries, entries, insert, make_spec, to_vector
+from girsanov.learning.parameters import entries, insert, make_spec, to_vector
 from girsanov.learning.restarts import restart_models, together
 from girsanov.learning.session import Session
 from girsanov.learning.step_error import compare_steps, step_warning
@@ -89,7 +97,9 @@ def learn(
             "initial"]. All others keep their values. By default, in a model of equations, all that these leave free.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
-            each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time.
+            each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time. "exact" and
+            "particles" go on from there to the maximum of the evidence itself: "exact" for scalar states, by sums over
+            a grid of states; "particles" by paths drawn from the model's own posterior.
         start: "model" (the default) to start from the parameters of `model`, or "data" to take those that the data show
             from them: the noise and the diffusion from differences of observations, the first state, and a drift that
             follows the data.
@@ -114,25 +124,30 @@ def learn(
             warn where that is more than half a standard error. By default it is done with the check, for `gv.CVIDP`.
         restarts: number of fits; default 1. The first starts from `model`, the others from a drift with randomly drawn
             parameters. The one with the highest bound plus log prior is returned; its `restarts` has all of them.
-        key: a JAX random key, needed for more than one restart.
+        key: a JAX random key, needed for more than one restart and for the objective "particles".
         reinitialise: a function (drift, key) → drift that draws the parameters of a restart; by default the drift's own
             method of that name.
-        resume: an earlier fit of the same parameters to continue from.
+        resume: an earlier fit of the same parameters to continue from. With "exact" and "particles" it takes the place
+            of the fit by the bound.
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
-        The fit. Its `status` and `message` say how learning ended.
+        The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
+        `evidence` has the log evidence and the bias of the bound's parameters.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
             the model, if a starting value lies outside its constraint, or if the bound or its gradient is not finite at
             the start.
+        KeyboardInterrupt: on Ctrl-C. With the objectives "exact" and "particles" its attribute `kept` is the fit with
+            the best parameters found until then, once there is one.
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
-    objective = check_objective(objective, method, optimiser)
+    further = check_beyond(objective, model, series, method, key)
+    objective = check_objective(objective if further is None else None, method, optimiser)
     problem = lay_out(model, series, dt, span, grid, method)
     if start not in ("model", "data"):
         raise ValueError(
@@ -173,23 +188,30 @@ def learn(
                 top = _to_the_top(learner, theta, result, tolerance, min(left, STEPS))
                 ended = top.status != "max_iterations" or left > STEPS
                 verdict = judge(learner, top, tolerance, start == "model") if ended else unjudged(top)
-            return _finish(learner, verdict, series, standard_errors, with_step, tolerance, resume)
+            ended = _finish(learner, verdict, series, standard_errors, resume)
+            return _to_be_asked(ended, learner, verdict, tolerance, with_step)
 
-        fits = together(fit, models)
-    fits.sort(key=lambda f: -f.history.objective[-1])
+        fits = together(fit, models) if further is None or resume is None else [resume]
+        fits.sort(key=lambda f: -f.history.objective[-1])
+        if further is not None:
+            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say)
+            limits = {"tolerance": tolerance, "max_iterations": max_iterations, "check": finish}
+            fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish)
     warn_unresolved(fits[0].posterior, stacklevel=4)
     if fits[0].status not in ("converged", "max_iterations", "flat"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
-    depends = step_warning(fits[0].step_error, _estimates(fits[0]))
+    depends = step_warning(fits[0])
     if depends is not None:
         warnings.warn(f"learn: {depends}", stacklevel=3)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
 
 
-def _estimates(fit: Fit) -> dict[str, float]:
-    """Return the fitted value of every entry, by name."""
-    learner, theta, _ = fit.session.learner, *fit.session.summit.point[:2]
-    return dict(zip(entries(learner.spec), np.asarray(constrained_entries(learner.spec, theta)).tolist(), strict=True))
+def _to_be_asked(fit: Fit, learner: Learner, verdict: Verdict, tolerance: float, with_step: bool) -> Fit:
+    """Return the fit with what its profiles work on, and with its dependence on the time step."""
+    learner, stepped = dataclasses.replace(learner, say=None, rows=[]), None
+    if with_step and fit.standard_errors is not None and fit.status == "converged":
+        stepped = compare_steps(learner, verdict.summit, tolerance)
+    return dataclasses.replace(fit, step_error=stepped, session=Session(learner, verdict.summit, tolerance))
 
 
 def _first_e_step(learner: Learner, series: TimeSeries, resume: Fit | None) -> Run:
@@ -223,15 +245,7 @@ def _as_it_is(learner: Learner, theta: np.ndarray, result: Run, status: str, sta
     return Verdict(status, message, summit)
 
 
-def _finish(
-    learner: Learner,
-    verdict: Verdict,
-    series: TimeSeries,
-    standard_errors: bool,
-    with_step: bool,
-    tolerance: float,
-    resume: Fit | None,
-) -> Fit:
+def _finish(learner: Learner, verdict: Verdict, series: TimeSeries, standard_errors: bool, resume: Fit | None) -> Fit:
     status, message, (point, precision, _) = verdict
     theta, result = point.theta, point.result
     model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
@@ -251,9 +265,6 @@ def _finish(
             covariance = found.covariance
         else:
             message += "; no standard errors: the bound does not curve downwards in every direction"
-    stepped = None
-    if with_step and errors is not None and status == "converged":
-        stepped = compare_steps(learner, verdict.summit, tolerance)
     seconds = time.perf_counter() - learner.begun
     post = make_posterior(problem, result, series, run_history(result, []), seconds)
     return Fit(
@@ -265,7 +276,5 @@ def _finish(
         message=message,
         standard_errors=errors,
         covariance=covariance,
-        step_error=stepped,
         directions=directions(learner.spec, theta, precision),
-        session=Session(dataclasses.replace(learner, say=None, rows=[]), verdict.summit, tolerance),
     )

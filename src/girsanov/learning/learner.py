@@ -76,14 +76,15 @@ class Learner:
         """Return the log density of the priors at θ; zero without priors."""
         return float(log_prior(self.spec, theta, self.priors)) if self.priors else 0.0
 
-    def record(self, theta: np.ndarray, elbo: float) -> None:
-        """Add an entry to the history."""
+    def record(self, theta: np.ndarray, elbo: float, evidence: float | None = None) -> None:
+        """Add an entry to the history; the objective is the bound, or the log evidence if that is given."""
         values = {k: np.asarray(v) for k, v in split(self.spec, theta).items()}
-        objective = elbo + self.prior(theta)
+        objective = (elbo if evidence is None else evidence) + self.prior(theta)
         seconds = time.perf_counter() - self.begun
         self.rows.append((values, elbo, objective, self.e_steps, self.passes, seconds))
         if self.say is not None:
-            self.say(f"learning, iteration {len(self.rows) - 1}, evidence bound {elbo:.6g}")
+            reached = f"evidence bound {elbo:.6g}" if evidence is None else f"log evidence {evidence:.6g}"
+            self.say(f"learning, iteration {len(self.rows) - 1}, {reached}")
 
     def history(self, before: FitHistory | None = None) -> FitHistory:
         """Return the history, appended to that of the fit that was resumed, if any."""

@@ -15,6 +15,7 @@ from girsanov.inference.objective import Posed
 from girsanov.learning.curvature import laplace
 from girsanov.learning.newton import STEPS, Summit, ascend
 from girsanov.learning.parameters import constrained_entries, entries
+from girsanov.result.fit import Fit
 
 _COARSER = 1.2  # the sum of squared gaps must grow by this factor at least, or the grid is mostly observations
 NOTICEABLE = 0.5  # a larger change, in standard errors, is warned of
@@ -50,8 +51,9 @@ def compare_steps(learner: Any, summit: Summit, tolerance: float) -> dict[str, f
     return dict(zip(names, (change / errors).tolist(), strict=True))
 
 
-def step_warning(found: dict[str, float] | None, estimates: dict[str, float]) -> str | None:
+def step_warning(fit: Fit) -> str | None:
     """Return a sentence on the entry that changes most, if that is noticeable, else None."""
+    found = fit.step_error
     if not found:
         return None
     name = max(found, key=lambda k: abs(found[k]))
@@ -60,7 +62,4 @@ def step_warning(found: dict[str, float] | None, estimates: dict[str, float]) ->
         return f"with twice the step learning fails, so that dt is hardly short enough for the drift: {remedy}"
     if abs(found[name]) <= NOTICEABLE:
         return None
-    return (
-        f"{name} = {estimates[name]:.6g} depends on dt: half the step would change it by about {found[name]:+.2g} "
-        f"standard errors; {remedy}"
-    )
+    return f"{name} depends on dt: half the step would change it by about {found[name]:+.2g} standard errors; {remedy}"

@@ -1,6 +1,7 @@
 """`Fit`, the result of `gv.learn`, and its history."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from girsanov.model.model import Model
 from girsanov.result.directions import Direction, table
+from girsanov.result.evidence import Evidence
 from girsanov.result.posterior import Posterior
 from girsanov.result.profile import Profile
 from girsanov.result.saving import save_fit
@@ -20,7 +22,8 @@ class FitHistory:
     Attributes:
         parameters: values of every trainable parameter, by its path, stacked along the first axis.
         elbo: evidence bound after the E-step, in nats.
-        objective: the bound plus the log density of the priors; equal to `elbo` without priors.
+        objective: what was maximised: the bound, or with the objectives "exact" and "particles" the log evidence, plus
+            the log density of the priors.
         e_steps: number of E-steps so far.
         passes: number of evaluations of the bound so far.
         seconds: time since the start of learning.
@@ -50,7 +53,8 @@ class Fit:
         status: "converged" (at a maximum, as far as could be checked), "max_iterations", "stalled",
             "flat" (the data do not determine a parameter), "edge" (a parameter runs to the end of its range), "saddle",
             "better_start_found", "ill_conditioned" (rounding spoils the posterior at the fitted parameters),
-            "quadrature" (its rule is not accurate enough there), or "boundary"; see docs/learning.md.
+            "quadrature" (its rule is not accurate enough there), "boundary", or "interrupted" by Ctrl-C; see
+            docs/learning.md.
         message: a sentence on the status.
         standard_errors: standard errors by parameter entry, from the curvature of the bound at its maximum. They
             describe the bound, not the sampling distribution of the estimate: see docs/learning.md. None where
@@ -61,7 +65,10 @@ class Fit:
             with twice the step; infinite where learning fails on it. None in continuous time, where it was not asked
             for, and where most nodes have observations.
         directions: how well the data determine combinations of the parameters, the worst first; see `identifiability`.
-        session: what `profile` works on; None in a fit that was read from a file.
+        session: what `profile` works on; None in a fit that was read from a file, and with the objectives "exact" and
+            "particles".
+        evidence: with the objectives "exact" and "particles", the log evidence at the fitted parameters and the bias of
+            the bound; else None.
     """
 
     model: Model
@@ -76,6 +83,7 @@ class Fit:
     step_error: dict[str, float] | None = None
     directions: tuple[Direction, ...] = ()
     session: Any = dataclasses.field(default=None, repr=False, compare=False)
+    evidence: Evidence | None = None
 
     @property
     def elbo(self) -> float:
@@ -107,6 +115,8 @@ class Fit:
                 fixed = len(index) == 2 and index[0] != index[1]
                 error = errors.get(name, None if fixed else errors.get(path))
                 lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
+        if self.evidence is not None:
+            lines.append(self.evidence.sentence())
         lines.append(f"evidence bound {self.elbo:.6g} nats; {self.status} after {len(self.history) - 1} iterations")
         return "\n".join(lines)
 
@@ -135,14 +145,33 @@ class Fit:
 
         Raises:
             ValueError: if the entry was not learnt, if it has no coordinate of its own, or if the fit was read from a
-                file.
+                file or made with the objective "exact" or "particles".
         """
         if self.session is None:
             raise ValueError(
-                "this fit was read from a file, which does not have the settings of learning: call "
-                "gv.learn(..., resume=fit) with them, and ask its result"
+                "this fit has no profiles of the bound: it was read from a file, or its parameters maximise the "
+                "evidence itself. Call gv.learn(..., resume=fit) with the settings of learning, and ask its result"
             )
         return self.session.profile(name, level, progress)
+
+    def compare(self, others: Any, *, key: Any = None, **options: Any) -> Any:
+        """Compare this fit with others of the same series; see `gv.compare`.
+
+        Args:
+            others: fits in a list, which are called "fit 1", "fit 2" and so on while this one is "fit 0"; or fits by
+                name, and this one is "this".
+            key: a JAX random key for `diagnose`.
+            options: further arguments of `gv.compare`.
+
+        Returns:
+            The `Comparison`, the model with the highest evidence first.
+        """
+        from girsanov.result.comparison import compare
+
+        if isinstance(others, Mapping):
+            return compare({"this": self, **others}, key=key, **options)
+        named = [self, *(others if isinstance(others, Sequence) else [others])]
+        return compare({f"fit {i}": fit for i, fit in enumerate(named)}, key=key, **options)
 
     def plot(self) -> Any:
         """Plot the parameters and the evidence bound against the iterations.

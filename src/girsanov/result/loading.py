@@ -22,6 +22,7 @@ from girsanov.model.likelihoods import LIKELIHOODS, Likelihood
 from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Rule
 from girsanov.result.directions import Direction
+from girsanov.result.evidence import Evidence
 from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, REFINED_ARRAYS
@@ -94,6 +95,7 @@ def load(
         arrays.get("fit.covariance"),
         step_error=learnt.get("step_error"),
         directions=tuple(Direction(*parts) for parts in learnt.get("directions", ())),
+        evidence=None if learnt.get("evidence") is None else Evidence(**learnt["evidence"]),
     )
 
 

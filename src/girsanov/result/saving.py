@@ -46,6 +46,7 @@ def save_fit(fit: Any, path: str | Path) -> Path:
     learnt = {
         k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors", "step_error", "directions")
     }
+    learnt["evidence"] = None if fit.evidence is None else fit.evidence.stored()
     return _write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
 
 
