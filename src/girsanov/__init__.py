@@ -12,6 +12,7 @@ import jax  # noqa: F401
 
 # isort: split
 from girsanov import diffusions, likelihoods
+from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.functional import Solution, bound, prepare, solve
@@ -99,6 +100,7 @@ __all__ = [
     "Model",
     "MonteCarlo",
     "OrnsteinUhlenbeck",
+    "Panel",
     "Polynomial",
     "Posterior",
     "Sine",
