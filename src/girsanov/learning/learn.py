@@ -33,13 +33,9 @@ from girsanov.learning.parameters import entries, insert, make_spec, to_vector
 from girsanov.learning.restarts import restart_models, together
 from girsanov.learning.verdict import MESSAGES, STEPS, Verdict, curvature_trouble, judge, unjudged
 from girsanov.model.model import Model
+from girsanov.result.bad_start import explain_bad_start
 from girsanov.result.fit import Fit
-from girsanov.result.infer import (
-    explain_bad_start,
-    make_posterior,
-    run_history,
-    warm_start,
-)
+from girsanov.result.making import make_posterior, run_history, warm_start
 from girsanov.result.resolution import warn_unresolved
 
 _FIRST = 25  # iterations of an ascent before Newton's method goes on, which ends slow ones

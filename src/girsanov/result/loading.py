@@ -14,6 +14,7 @@ from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.transitions import Transitions
+from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.sites import DataSites, DenseSites, Sites
 from girsanov.model.diffusions import DIFFUSIONS
@@ -22,6 +23,8 @@ from girsanov.model.likelihoods import LIKELIHOODS, Likelihood
 from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Rule
 from girsanov.result.fit import Fit, FitHistory
+from girsanov.result.panel_files import unpack_panel
+from girsanov.result.panel_posterior import PanelPosterior
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, REFINED_ARRAYS
 
@@ -42,7 +45,7 @@ def load(
     emission: Callable | None = None,
     diffusion: Any = None,
 ) -> Any:
-    """Read a file that `Posterior.save`, `Refined.save` or `Fit.save` wrote.
+    """Read a file that `save` of a `Posterior`, a `PanelPosterior`, a `Refined` or a `Fit` wrote.
 
     Args:
         path: the file.
@@ -52,7 +55,7 @@ def load(
         diffusion: the noise, if it was `gv.diffusions.Scale` of a function of your own.
 
     Returns:
-        The `Posterior`, `Refined` or `Fit`.
+        The `Posterior`, `PanelPosterior`, `Refined` or `Fit`.
 
     Raises:
         ValueError: if there is no such file, if it is damaged or written by a later version, or if it needs a `drift`,
@@ -70,6 +73,8 @@ def load(
     if header["format"] > FORMAT:
         raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
     given = {"drift": drift, "likelihood": likelihood, "emission": emission, "diffusion": diffusion}
+    if header["kind"] == "panel":
+        return _load_panel(header, arrays, given, path)
     post = _unpack(header, arrays, given, path)
     if header["kind"] == "posterior":
         return post
@@ -94,14 +99,30 @@ def load(
     )
 
 
-def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Posterior:
+def _load_panel(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> PanelPosterior:
+    """Read the posteriors of a panel. Series with and without known errors may have different models."""
+    models: dict[tuple, Model] = {}
+
+    def unpack(own: dict[str, Any], parts: dict[str, Any]) -> Posterior:
+        known = "series.errors" in parts
+        kind = (known, own["likelihood"]["class"])
+        if kind not in models:
+            models[kind] = _unpack_model(own, parts, given, path)
+        return _unpack(own, parts, given, path, models[kind])
+
+    posts = unpack_panel(header, arrays, unpack)
+    panel = Panel({name: post.series for name, post in posts.items()})
+    return PanelPosterior(next(iter(posts.values())).model, panel, posts, seconds=header["seconds"])
+
+
+def _unpack_model(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Model:
     emission = arrays.get("model.emission")
     if header.get("emission") is not None:
         emission = _restored("emission", header, (), arrays, given["emission"], path)
     noise = arrays.get("model.diffusion")
     if header.get("diffusion") is not None:
         noise = _restored("diffusion", header, DIFFUSIONS, arrays, given["diffusion"], path)
-    model = Model(
+    return Model(
         drift=_restored("drift", header, DRIFTS, arrays, given["drift"], path),
         diffusion=noise,
         initial="stationary" if header["stationary"] else GaussianState(arrays["initial.mean"], arrays["initial.cov"]),
@@ -110,6 +131,12 @@ def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any
         offset=arrays.get("model.offset"),
         dim=header.get("dim"),
     )
+
+
+def _unpack(
+    header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path, model: Model | None = None
+) -> Posterior:
+    model = _unpack_model(header, arrays, given, path) if model is None else model
     parts = {
         name: kind(**{f.name: arrays[f"{name}.{f.name}"] for f in dataclasses.fields(kind)})
         for name, kind in _ARRAYS.items()
