@@ -48,6 +48,7 @@ from girsanov.model.simulate import simulate
 from girsanov.result.fit import Fit
 from girsanov.result.infer import infer
 from girsanov.result.loading import load
+from girsanov.result.panel_fit import PanelFit
 from girsanov.result.panel_posterior import PanelPosterior
 from girsanov.result.posterior import Posterior
 
@@ -102,6 +103,7 @@ __all__ = [
     "MonteCarlo",
     "OrnsteinUhlenbeck",
     "Panel",
+    "PanelFit",
     "PanelPosterior",
     "Polynomial",
     "Posterior",

@@ -21,6 +21,7 @@ from girsanov._core.precision import float64
 from girsanov._core.threads import threads
 from girsanov.data.on_grid import SeriesOnGrid
 from girsanov.inference.conditioning import Loss, traced_loss
+from girsanov.inference.envelope import bound_at, value_and_grad_at
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, Run
 from girsanov.inference.objective import Posed
 from girsanov.inference.sites import Sites
@@ -44,17 +45,18 @@ class Task(NamedTuple):
 class Setting(NamedTuple):
     """What all runs share: the algorithm, the model, the rule of quadrature and the limits.
 
-    Where a `Task` has an array of its own, it takes the place of that array of the model.
+    Where series have parameters of their own, `place(own, model)` returns the model of a series.
     """
 
     algorithm: Algorithm
     model: Any
     rule: Rule
     limits: Limits
+    place: Callable[[Any, Any], Any] | None = None
 
     def posed(self, data: SeriesOnGrid, own: Any) -> Posed:
         """Return the problem of one run."""
-        return Posed(self.model if own is None else eqx.combine(own, self.model), data, self.rule)
+        return Posed(self.model if self.place is None else self.place(own, self.model), data, self.rule)
 
 
 @compiled
@@ -95,16 +97,24 @@ def _advance(setting: Setting, data: SeriesOnGrid, own: Any, live, fresh, begun:
 
     blank = Record(*(jnp.zeros((_PASSES, lanes), t) for t in (bool, float, float, float)))
     carry, records, passes = jax.lax.while_loop(unfinished, body, (chosen(fresh, begun, carry), blank, jnp.asarray(0)))
-    loss = None
+    loss = slope = None
     if isinstance(common(carry).sites, Sites):
         loss = jax.vmap(lambda data, own, carry: traced_loss(setting.posed(data, own), carry))(data, own, common(carry))
-    return carry, records, passes, loss
+    if setting.place is not None:
+        slope = jax.vmap(lambda data, own, carry: _slope(setting, data, own, carry))(data, own, common(carry))
+    return carry, records, passes, (loss, slope)
+
+
+def _slope(setting: Setting, data: SeriesOnGrid, own: Any, carry: Carry) -> Any:
+    """Return the gradient of the bound in the parameters of a series, by the envelope theorem."""
+    q = carry.moments if isinstance(carry.sites, Sites) else carry.sites
+    return value_and_grad_at(lambda own: bound_at(setting.posed(data, own), q), own, q)[1]
 
 
 def run_lanes(
     setting: Setting,
     tasks: Sequence[Task],
-    finish: Callable[[int, Run, Loss | None], None],
+    finish: Callable[[int, Run, Loss | None, Any], None],
 ) -> None:
     """Run an algorithm on every task.
 
@@ -112,9 +122,9 @@ def run_lanes(
         setting: what the runs share.
         tasks: the series, padded to one size, with their starts and their own parameters. Either all or none of them
             have parameters of their own.
-        finish: called as `finish(i, run, loss)` when task i has ended, from several threads. Its arrays are padded
-            like the task, and copies are to be kept, because they share the memory of all lanes. The loss is None in
-            continuous time.
+        finish: called as `finish(i, run, loss, slope)` when task i has ended, from several threads. Its arrays are
+            padded like the task, and copies are to be kept, because they share the memory of all lanes. The loss is
+            None in continuous time. The slope is the gradient of the bound in the task's own parameters, if any.
     """
     if not tasks:
         return
@@ -194,22 +204,23 @@ class _Block:
             carry = begun if carry is None else carry
             ends = max(1, self.lanes // _REFILL)
             least = np.asarray(0 if self.queue.is_empty else max(len(active) - ends, 0))
-            carry, records, passes, loss = _advance(self.setting, data, own, live, fresh, begun, carry, least)
-            self._harvest(carry, jax.tree.map(np.asarray, records), int(passes), loss, active)
+            carry, records, passes, more = _advance(self.setting, data, own, live, fresh, begun, carry, least)
+            self._harvest(carry, jax.tree.map(np.asarray, records), int(passes), jax.tree.map(np.asarray, more), active)
 
-    def _harvest(self, carry: Any, records: Record, passes: int, loss: Any, active: list[int]) -> None:
+    def _harvest(self, carry: Any, records: Record, passes: int, more: tuple, active: list[int]) -> None:
         """Give away the results of the lanes that have ended, and keep the records of this call for the others."""
         leaves, form = jax.tree.flatten(self.setting.algorithm.common(carry))
         leaves = [np.asarray(leaf) for leaf in leaves]
         status = form.unflatten(leaves).status.tolist()
-        loss = None if loss is None else np.asarray(loss)
+        loss, slope = more
         for lane in active:
             self.records[lane].append((records, passes))
             if status[lane] != Status.RUNNING:
                 ended = form.unflatten([leaf[lane] for leaf in leaves])
                 run = _as_run(ended, self.records[lane], lane, time.perf_counter() - self.begun[lane])
                 number, self.task[lane] = self.task[lane], None
-                self.finish(number, run, None if loss is None else Loss(*loss[lane].tolist()))
+                spoilt = None if loss is None else Loss(*loss[lane].tolist())
+                self.finish(number, run, spoilt, None if slope is None else slope[lane].copy())
 
 
 def _stacked(parts: Sequence[Any]) -> Any:

@@ -4,7 +4,7 @@ Series are padded to a common size, so that a panel needs one program. Where the
 others, and many, they get a program of their own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,12 +52,24 @@ def solve_many(method: Method, model: Model, rule: Rule, datas: Sequence[SeriesO
         finish: called as `finish(i, problem, run, counts)` when series i is solved, from several threads. The problem
             and the run are padded, and copies of their arrays are to be kept.
     """
+    for members in groups(datas, model.dim):
+        stated = with_errors_known(model, datas[members[0]].errors)
+        _Bucket(method, stated, rule, [datas[i] for i in members], members, finish).solve()
+
+
+def groups(datas: Sequence[SeriesOnGrid], d: int) -> Iterator[list[int]]:
+    """Yield the numbers of the series that share a program."""
     for known in (False, True):
         alike = [i for i, data in enumerate(datas) if (data.errors is not None) == known]
-        for bucket in buckets([len(datas[i].times) for i in alike], model.dim):
-            members = [alike[k] for k in bucket]
-            stated = with_errors_known(model, datas[members[0]].errors)
-            _Bucket(method, stated, rule, [datas[i] for i in members], members, finish).solve()
+        for bucket in buckets([len(datas[i].times) for i in alike], d):
+            yield [alike[k] for k in bucket]
+
+
+def padded(datas: Sequence[SeriesOnGrid]) -> list[SeriesOnGrid]:
+    """Return series padded to a common size."""
+    rows = capacity(max(len(data.node) for data in datas), 4)
+    nodes = capacity(max(len(data.times) for data in datas) + 1)
+    return [data.padded(nodes, rows) for data in datas]
 
 
 def buckets(sizes: Sequence[int], d: int) -> list[list[int]]:
@@ -85,9 +97,8 @@ class _Bucket:
     def __init__(self, method: Any, model: Model, rule: Rule, datas: list, members: list[int], finish: Finish):
         self.method, self.model, self.rule, self.datas = method, model, rule, datas
         self.members, self.finish = members, finish
-        self.rows = capacity(max(len(data.node) for data in datas), 4)
-        self.nodes = capacity(max(len(data.times) for data in datas) + 1)
-        self.padded = [data.padded(self.nodes, self.rows) for data in datas]
+        self.padded = padded(datas)
+        self.nodes, self.rows = len(self.padded[0].times), len(self.padded[0].node)
         self.counts: list[Counts] = [[] for _ in datas]
 
     def solve(self) -> None:
@@ -116,7 +127,9 @@ class _Bucket:
             self.rule,
             Limits(np.asarray(float(limits["tolerance"])), np.asarray(int(limits["max_iterations"]))),
         )
-        run_lanes(setting, [Task(datas[k], starts[k]) for k in which], lambda j, run, loss: ended(which[j], run, loss))
+        run_lanes(
+            setting, [Task(datas[k], starts[k]) for k in which], lambda j, run, loss, _: ended(which[j], run, loss)
+        )
 
     def _discrete(self, method: CVIDP, ended: Callable[[int, Run], None]) -> None:
         """Solve in discrete time, from coarser grids, and again with the careful algorithm where rounding matters."""
@@ -157,8 +170,8 @@ class _Bucket:
             size = capacity(max(len(levels[k][level][0].times) for k in which) + 1)
             size = self.nodes if self.nodes * d**2 <= SHARED_PROGRAM else size
             here = {k: self.datas[k].on(levels[k][level][0], len(levels[k][level][0].times)) for k in which}
-            padded = {k: data.padded(size, self.rows) for k, data in here.items()}
-            begun = {k: self._prolonged(previous.get(k), padded[k]) for k in which}
+            wide = {k: data.padded(size, self.rows) for k, data in here.items()}
+            begun = {k: self._prolonged(previous.get(k), wide[k]) for k in which}
             failed: list[int] = []
 
             def ended(k: int, run: Run, _: Any, begun=begun, here=here, failed=failed) -> None:
@@ -173,10 +186,10 @@ class _Bucket:
                 self.counts[k].append((len(run.trace["elbo"]) - 1, run.passes))
 
             limits = {"tolerance": max(COARSE_TOLERANCE, method.tolerance), "max_iterations": COARSE_ITERATIONS}
-            self._lanes(discrete_algorithm(method), ended, which, begun, datas=padded, **limits)
+            self._lanes(discrete_algorithm(method), ended, which, begun, datas=wide, **limits)
             nothing = dict.fromkeys(failed)
             begun.update(nothing)
-            self._lanes(discrete_algorithm(method), ended, sorted(failed), nothing, datas=padded, **limits)
+            self._lanes(discrete_algorithm(method), ended, sorted(failed), nothing, datas=wide, **limits)
         for k, before in previous.items():
             starts[k] = self._prolonged(before, self.padded[k])
         return starts

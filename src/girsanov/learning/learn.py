@@ -7,7 +7,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from girsanov._core.checks import check_positive, check_whole
 from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
+from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.boundary import checked_boundary
 from girsanov.inference.cvi_dp import CVIDP, check_method
@@ -27,6 +28,7 @@ from girsanov.learning.checks import check_learnable, check_objective, check_pri
 from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
+from girsanov.learning.learn_panel import learn_panel
 from girsanov.learning.learner import Learner
 from girsanov.learning.newton import MOST, Point, Summit, newton
 from girsanov.learning.parameters import entries, insert, make_spec, to_vector
@@ -36,19 +38,29 @@ from girsanov.model.model import Model
 from girsanov.result.bad_start import explain_bad_start
 from girsanov.result.fit import Fit
 from girsanov.result.making import make_posterior, run_history, warm_start
+from girsanov.result.panel_fit import PanelFit
 from girsanov.result.resolution import warn_unresolved
 
 _FIRST = 25  # iterations of an ascent before Newton's method goes on, which ends slow ones
 
 
+@overload
+def learn(model: Model, series: TimeSeries, dt: float | None = None, span: Any = None, **options: Any) -> Fit: ...
+
+
+@overload
+def learn(model: Model, series: Panel, dt: float | None = None, span: Any = None, **options: Any) -> PanelFit: ...
+
+
 @float64
 def learn(
     model: Model,
-    series: TimeSeries,
+    series: TimeSeries | Panel,
     dt: float | None = None,
-    span: tuple[float, float] | None = None,
+    span: Any = None,
     *,
     trainable: Sequence[str] | str,
+    individual: Sequence[str] | str = (),
     objective: str | None = None,
     start: str = "model",
     optimiser: Any = "lbfgs",
@@ -69,16 +81,17 @@ def learn(
     resume: Fit | None = None,
     progress: bool = True,
     **unknown: Any,
-) -> Fit:
+) -> Fit | PanelFit:
     """Fit parameters of `model` to `series` by maximising the evidence bound.
 
     Args:
         model: the model; its parameters are the starting values.
-        series: the observations.
+        series: the observations, or a `gv.Panel` of many independent series, whose bounds are added.
         dt: step of the time grid, in the time unit of the series. The observation times are added to the grid.
         span: time of the initial state and end of the horizon; by default the first and last time of the series.
         trainable: names or paths of the parameters to learn, such as ["drift", "diffusion", "likelihood.variance",
             "initial"]. All others keep their values.
+        individual: for panels, names or paths of parameters that are free for every series.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time.
@@ -111,7 +124,9 @@ def learn(
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
-        The fit. Its `status` and `message` say how learning ended.
+        The fit. Its `status` and `message` say how learning ended. For a panel, a `PanelFit`. The options objective,
+        start, optimiser, learning_rate, m_steps, parameter_tolerance, check, restarts, key, reinitialise and resume are
+        for a single series.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
@@ -120,6 +135,27 @@ def learn(
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)
+    if isinstance(series, Panel):
+        given = (objective, start, optimiser, check, restarts, resume)
+        _check_for_panel(dict(zip(_SINGLE, given, strict=True)))
+        return learn_panel(
+            model,
+            series,
+            dt,
+            span,
+            trainable=trainable,
+            individual=individual,
+            method=method,
+            grid=grid,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+            constraints=constraints,
+            priors=priors,
+            standard_errors=standard_errors,
+            progress=progress,
+        )
+    if len(individual):
+        raise ValueError("individual= is for a gv.Panel of several series; name the parameters in trainable=")
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
     objective = check_objective(objective, method, optimiser)
@@ -167,6 +203,26 @@ def learn(
     if fits[0].status not in ("converged", "max_iterations", "flat"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
     return fits[0] if len(fits) == 1 else dataclasses.replace(fits[0], restarts=tuple(fits))
+
+
+# Options that a panel does not take, with their defaults.
+_SINGLE = {
+    "objective": None,
+    "start": "model",
+    "optimiser": "lbfgs",
+    "check": True,
+    "restarts": 1,
+    "resume": None,
+}
+
+
+def _check_for_panel(given: dict[str, Any]) -> None:
+    """Raise a ValueError for an option that is for a single series."""
+    for name, value in given.items():
+        if not (value is _SINGLE[name] or value == _SINGLE[name]):
+            raise ValueError(
+                f"{name}= is for a single series: a panel is learnt by Newton's method from the model given"
+            )
 
 
 def _first_e_step(learner: Learner, series: TimeSeries, resume: Fit | None) -> Run:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from girsanov.inference.loop import Run
 from girsanov.inference.status import Status
 from girsanov.learning.curvature import minus_hessian
 from girsanov.learning.parameters import Spec, units
@@ -30,10 +29,10 @@ _REAL = 10.0  # the same of one without a constraint, in multiples of its size
 
 
 class Point(NamedTuple):
-    """Parameters θ with the E-step at them, the profile there and its gradient."""
+    """Parameters θ with the E-step at them (a `Run`, or a `Step` of a panel), the profile there and its gradient."""
 
     theta: Float[np.ndarray, " P"]
-    result: Run
+    result: Any
     value: float
     grad: Float[np.ndarray, " P"]
 
@@ -53,7 +52,7 @@ class Summit(NamedTuple):
     status: str
 
 
-def evaluate(learner: Any, theta: np.ndarray, near: Run) -> Point | None:
+def evaluate(learner: Any, theta: np.ndarray, near: Any) -> Point | None:
     """Return the profile and its gradient at θ, by an E-step that starts from that of a point nearby, or None."""
     result = learner.e_step(theta, learner.start(near, near.sites, near.eta))
     if result.status is Status.BAD_START or not np.isfinite(result.elbo):

@@ -100,17 +100,13 @@ def load(
 
 
 def _load_panel(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> PanelPosterior:
-    """Read the posteriors of a panel. Series with and without known errors may have different models."""
-    models: dict[tuple, Model] = {}
-
-    def unpack(own: dict[str, Any], parts: dict[str, Any]) -> Posterior:
-        known = "series.errors" in parts
-        kind = (known, own["likelihood"]["class"])
-        if kind not in models:
-            models[kind] = _unpack_model(own, parts, given, path)
-        return _unpack(own, parts, given, path, models[kind])
-
-    posts = unpack_panel(header, arrays, unpack)
+    """Read the posteriors of a panel."""
+    posts = unpack_panel(
+        header,
+        arrays,
+        lambda own, parts: _unpack_model(own, parts, given, path),
+        lambda own, parts, model: _unpack(own, parts, given, path, model),
+    )
     panel = Panel({name: post.series for name, post in posts.items()})
     return PanelPosterior(next(iter(posts.values())).model, panel, posts, seconds=header["seconds"])
 

@@ -14,6 +14,7 @@ from girsanov._core.precision import frozen
 from girsanov.result.saving import pack, write
 
 _SHAPES, _ONCE = ".shapes", "once:"
+_MODEL = ("model.", "initial.", "drift.", "likelihood.", "diffusion.")
 
 
 def save_panel(posts: Any, path: str | Path) -> Path:
@@ -37,9 +38,16 @@ def save_panel(posts: Any, path: str | Path) -> Path:
     return write(path, {**head, "once": once, "each": rest}, arrays)
 
 
-def unpack_panel(header: dict[str, Any], arrays: dict[str, Any], unpack: Callable) -> dict[str, Any]:
-    """Return the posteriors by name; `unpack(header, arrays)` makes one of them."""
+def unpack_panel(
+    header: dict[str, Any], arrays: dict[str, Any], model_of: Callable, unpack: Callable
+) -> dict[str, Any]:
+    """Return the posteriors by name.
+
+    `model_of(header, arrays)` makes a model, which is made once if it is the same for all series, and
+    `unpack(header, arrays, model)` makes a posterior.
+    """
     names = header["names"]
+    alike = not any(key.startswith(_MODEL) for key in arrays)
     parts: list[dict[str, Any]] = [{} for _ in names]
     for key, values in arrays.items():
         if key.startswith(_ONCE):
@@ -52,5 +60,9 @@ def unpack_panel(header: dict[str, Any], arrays: dict[str, Any], unpack: Callabl
                     size = int(np.prod(shape))
                     part[key] = frozen(values[start : start + size].reshape(shape))
                     start += size
-    each = zip(names, header["each"], parts, strict=True)
-    return {name: unpack({**header["once"], **own}, part) for name, own, part in each}
+    headers = [{**header["once"], **own} for own in header["each"]]
+    model = model_of(headers[0], parts[0]) if alike else None
+    return {
+        name: unpack(head, part, model or model_of(head, part))
+        for name, head, part in zip(names, headers, parts, strict=True)
+    }
