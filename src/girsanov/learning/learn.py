@@ -61,6 +61,7 @@ def learn(
     *,
     trainable: Sequence[str] | str,
     individual: Sequence[str] | str = (),
+    random: Sequence[str] | str = (),
     objective: str | None = None,
     start: str = "model",
     optimiser: Any = "lbfgs",
@@ -92,6 +93,8 @@ def learn(
         trainable: names or paths of the parameters to learn, such as ["drift", "diffusion", "likelihood.variance",
             "initial"]. All others keep their values.
         individual: for panels, names or paths of parameters that are free for every series.
+        random: for panels, names or paths of parameters with a normal law over the series, in their free coordinates,
+            whose mean and variance are learnt. They are integrated out by Laplace's method.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time.
@@ -145,6 +148,7 @@ def learn(
             span,
             trainable=trainable,
             individual=individual,
+            random=random,
             method=method,
             grid=grid,
             tolerance=tolerance,
@@ -154,8 +158,10 @@ def learn(
             standard_errors=standard_errors,
             progress=progress,
         )
-    if len(individual):
-        raise ValueError("individual= is for a gv.Panel of several series; name the parameters in trainable=")
+    if len(individual) or len(random):
+        raise ValueError(
+            "individual= and random= are for a gv.Panel of several series; name the parameters in trainable="
+        )
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
     objective = check_objective(objective, method, optimiser)

@@ -25,6 +25,7 @@ from girsanov.learning.panel_learner import PanelLearner
 from girsanov.learning.panel_problem import PanelProblem
 from girsanov.learning.panel_step import Step
 from girsanov.learning.parameters import Spec, entries, insert, make_spec, split, to_vector
+from girsanov.learning.random_learner import RandomLearner
 from girsanov.learning.verdict import MESSAGES, curvature_trouble
 from girsanov.model.model import Model
 from girsanov.result.bad_start import explain_bad_start
@@ -37,10 +38,16 @@ _FLAT = 1e-4  # below this curvature a series does not tell its own parameter: n
 
 
 class Specs(NamedTuple):
-    """The parameters of a fit: those that all series share, and those of single series."""
+    """The parameters of a fit: those that all series share, and those of single series, free or with a normal law."""
 
     shared: Spec
     individual: Spec
+    random: Spec
+
+    @property
+    def own(self) -> Spec:
+        """The parameters of single series."""
+        return self.individual or self.random
 
 
 def learn_panel(
@@ -51,6 +58,7 @@ def learn_panel(
     *,
     trainable: Sequence[str] | str,
     individual: Sequence[str] | str,
+    random: Sequence[str] | str,
     method: Any,
     grid: Any,
     tolerance: float,
@@ -67,16 +75,20 @@ def learn_panel(
     if not isinstance(method, CVIDP):
         raise ValueError("the parameters of a panel are learnt with method=gv.CVIDP(...); VDP is for a single series")
     datas = lay_out_panel(model, panel, dt, span, grid)
-    specs = make_specs(model, trainable, individual, constraints)
+    specs = make_specs(model, trainable, individual, random, constraints)
     priors = check_priors(specs.shared, priors)
     for spec in specs:
         check_learnable(spec, method)
-    problem = PanelProblem(specs.shared + specs.individual, method, model, method.rule(model.dim), datas)
+    problem = PanelProblem(specs.shared + specs.own, method, model, method.rule(model.dim), datas)
     with reporter(progress) as say:
-        learner = PanelLearner(problem, specs.shared, method, priors, begun, say)
         theta = to_vector(specs.shared, model) if specs.shared else np.zeros(0)
-        phi = to_vector(specs.individual, model) if specs.individual else np.zeros(0)
-        step = learner.first(theta, np.tile(phi, (len(panel), 1)))
+        phi = to_vector(specs.own, model) if specs.own else np.zeros(0)
+        if specs.random:
+            learner: Any = RandomLearner(problem, specs.shared, specs.random, method, priors, begun, say)
+            theta, step = learner.first_law(theta, phi)
+        else:
+            learner = PanelLearner(problem, specs.shared, method, priors, begun, say)
+            step = learner.first(theta, np.tile(phi, (len(panel), 1)))
         _check_start(learner, theta, step, panel)
         summit = _ascend(learner, theta, step, tolerance, max_iterations)
         fit = _finish(learner, specs, summit, model, panel, standard_errors)
@@ -85,19 +97,28 @@ def learn_panel(
     return fit
 
 
-def make_specs(model: Model, trainable: Any, individual: Any, constraints: Mapping[str, Any] | None) -> Specs:
+def make_specs(
+    model: Model, trainable: Any, individual: Any, random: Any, constraints: Mapping[str, Any] | None
+) -> Specs:
     """Return the parameters that the names stand for; raise a ValueError where a parameter has two roles."""
-    shared = () if len(trainable) == 0 else make_spec(model, trainable, constraints)
-    own = () if len(individual) == 0 else make_spec(model, individual, constraints)
+    if len(individual) and len(random):
+        raise ValueError(
+            "individual= and random= cannot be given together: parameters of single series are all free, or all have a "
+            "normal law"
+        )
+    role = "individual" if len(individual) else "random"
+    names = [trainable, individual, random]
+    shared, free, drawn = (() if len(n) == 0 else make_spec(model, n, constraints) for n in names)
+    own = free or drawn
     both = {p.path for p in shared} & {p.path for p in own}
     if both:
         raise ValueError(
-            f"{sorted(both)[0]!r} is named both in trainable= and in individual=: a parameter is shared by all "
+            f"{sorted(both)[0]!r} is named both in trainable= and in {role}=: a parameter is shared by all "
             "series, or free for each"
         )
     if not shared and not own:
-        raise ValueError("name at least one parameter in trainable= or individual=, e.g. trainable=['drift']")
-    return Specs(shared, own)
+        raise ValueError("name at least one parameter in trainable=, individual= or random=, e.g. trainable=['drift']")
+    return Specs(shared, free, drawn)
 
 
 def _check_start(learner: PanelLearner, theta: np.ndarray, step: Step, panel: Panel) -> None:
@@ -106,7 +127,7 @@ def _check_start(learner: PanelLearner, theta: np.ndarray, step: Step, panel: Pa
     if len(bad):
         i, name = int(bad[0]), panel.names[int(bad[0])]
         try:
-            explain_bad_start(learner.problem.posed(i, np.concatenate([theta, step.peaks.phi[i]])))
+            explain_bad_start(learner.problem.posed(i, np.concatenate([theta[: learner.size], step.peaks.phi[i]])))
         except ValueError as error:
             raise ValueError(f"series {name!r}: {error}") from None
 
@@ -131,34 +152,47 @@ def _step(summit: Summit) -> Step:
 def _finish(
     learner: PanelLearner, specs: Specs, summit: Summit, model: Model, panel: Panel, standard_errors: bool
 ) -> PanelFit:
-    theta, step = summit.point.theta, _step(summit)
-    B = learner.curvatures(theta, step)
+    step, lam = _step(summit), summit.point.theta
+    theta = lam[: learner.size]
+    B = step.peaks.B if specs.random else learner.curvatures(theta, step)
     status, message = _verdict(learner, specs, summit, B, panel)
-    fitted = to_numpy(insert(specs.shared, theta, model)) if specs.shared else model
+    # The model of the population has the means of the random effects.
+    values = lam[: learner.size + sum(p.size for p in specs.random)]
+    fitted = to_numpy(insert(specs.shared + specs.random, values, model))
     posts = _posteriors(learner, fitted, theta, step, panel)
     if status == "converged" and not posts.converged:
         name = next(name for name, status in posts.statuses.items() if status != "converged")
         status = posts.statuses[name]
         message = f"the parameters have converged, but the posterior of series {name!r} has not: {posts.messages[name]}"
     errors = covariance = None
-    if standard_errors and specs.shared and status != "flat":
+    if standard_errors and learner.spec and status != "flat":
         if np.isfinite(summit.precision).all() and np.linalg.eigvalsh(summit.precision)[0] > 0.0:
-            found = laplace(specs.shared, theta, summit.precision)
-            errors = dict(zip(entries(specs.shared), found.errors.tolist(), strict=True))
+            found = laplace(learner.spec, lam, summit.precision)
+            errors = dict(zip(entries(learner.spec), found.errors.tolist(), strict=True))
             covariance = found.covariance
         else:
             message += "; no standard errors: the bound does not curve downwards in every direction"
-    own, own_errors = individual_values(specs.individual, step.peaks.phi, B)
-    paths = tuple(p.path for p in specs.shared)
-    history = learner.history()
-    return PanelFit(fitted, own, own_errors, posts, history, paths, status, message, errors, covariance)
+    own, own_errors = individual_values(specs.own, step.peaks.phi, B)
+    return PanelFit(
+        fitted,
+        own,
+        own_errors,
+        posts,
+        learner.history(),
+        tuple(p.path for p in specs.shared),
+        status,
+        message,
+        errors,
+        covariance,
+        tuple(p.path for p in specs.random),
+    )
 
 
 def _verdict(learner: PanelLearner, specs: Specs, summit: Summit, B: np.ndarray, panel: Panel) -> tuple[str, str]:
     """Return the status and the message of the place where the ascent ended."""
     if summit.status != "converged":
         return summit.status, MESSAGES[summit.status]
-    trouble = curvature_trouble(learner, summit) if specs.shared else None
+    trouble = curvature_trouble(learner, summit) if learner.spec else None
     if trouble is not None:
         return trouble
     if specs.individual:
