@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import iterations, scaling, smoother, startup, update
+from benchmarks import iterations, panel, scaling, smoother, startup, update
 from benchmarks.measure import Figure
 
 SCENARIOS: dict[str, tuple[str, Callable[[Path | None], Iterator[Figure]]]] = {
@@ -23,6 +23,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Path | None], Iterator[Figure]]]] = {
     "c": ("cost and memory as the series grows, d = 1", scaling.scenario),
     "d": ("iterations to within 1e-3 nats of the optimum", iterations.scenario),
     "e": ("a fresh process from import to posterior, double well", startup.scenario),
+    "f": ("a panel of many short series against a loop over them", panel.scenario),
 }
 _NEED_DATA = ("d", "e")
 _DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -30,7 +31,7 @@ _DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS), metavar="a..e")
+    parser.add_argument("--only", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS), metavar="a..f")
     parser.add_argument("--data", type=Path, metavar="DIR", help="the authors' data sets (default: ../shared/data)")
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks.json"), metavar="FILE", help="JSON file")
     return parser.parse_args(argv)

@@ -12,6 +12,7 @@ import jax  # noqa: F401
 
 # isort: split
 from girsanov import diffusions, likelihoods
+from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.functional import Solution, bound, prepare, solve
@@ -47,6 +48,8 @@ from girsanov.model.simulate import simulate
 from girsanov.result.fit import Fit
 from girsanov.result.infer import infer
 from girsanov.result.loading import load
+from girsanov.result.panel_fit import PanelFit
+from girsanov.result.panel_posterior import PanelPosterior
 from girsanov.result.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -101,6 +104,9 @@ __all__ = [
     "Model",
     "MonteCarlo",
     "OrnsteinUhlenbeck",
+    "Panel",
+    "PanelFit",
+    "PanelPosterior",
     "Polynomial",
     "Posterior",
     "Sine",

@@ -146,6 +146,46 @@ def plot_profile(profile: Any, *, ax: Any = None) -> Any:
     return ax
 
 
+def plot_panel(posts: Any, output: int, test: Any, total: int) -> Any:
+    """Plot one output of every series of a panel with its data, in small multiples with common axes.
+
+    Args:
+        posts: posteriors by name.
+        output: number of the output.
+        test: held-out series by name.
+        total: number of series in the panel; the title says so where it is larger than that of `posts`.
+
+    Returns:
+        The matplotlib figure.
+    """
+    columns = min(4, len(posts))
+    rows = -(-len(posts) // columns)
+    size = (2.4 * columns + 0.6, 1.7 * rows + 0.8)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    for ax, (name, post) in zip(axes.ravel(), posts.items(), strict=False):
+        series, t = post.series, post.series.axis(post.times)
+        if post.model.observation.is_direct:
+            low, high = post.band()
+            _band(ax, t, post.mean[:, output], (low[:, output], high[:, output]), "posterior mean, ±2 sd")
+        else:
+            predicted = post.predict(post.times)
+            y, sd = predicted.mean[:, output], predicted.std[:, output]
+            _band(ax, t, y, (y - 2 * sd, y + 2 * sd), "predicted observation, ±2 sd")
+        _data(ax, series.axis, series, test.get(name), output)
+        ax.set_title(name if post.converged else f"{name} ({post.status})", fontsize=9)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.ravel()[len(posts) :]:
+        ax.set_visible(False)
+    dated = next(iter(posts.values())).series.origin is not None
+    figure.supxlabel("date" if dated else "time $t$")
+    if len(posts) < total:
+        figure.suptitle(f"{len(posts)} of {total} series", fontsize=10)
+    axes[0, 0].legend(loc="best", frameon=False, fontsize=7)
+    return figure
+
+
 def plot_fit(fit: Any) -> Any:
     """Plot every trainable parameter and the evidence bound of a fit against the outer iterations.
 

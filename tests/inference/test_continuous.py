@@ -28,7 +28,7 @@ from girsanov.chain.linear_sde import Time, linear_transition
 from girsanov.data.grid import regular_grid
 from girsanov.inference.continuous_bound import ContinuousSites, evaluate_continuous
 from girsanov.paper.data import inference_model, load_fold
-from girsanov.result.infer import make_posterior, run_history
+from girsanov.result.making import make_posterior, run_history
 
 CAPACITY = 2000  # nodes that every grid of one state is padded to: all of them share a compiled program
 CAPACITY_2D = 1000

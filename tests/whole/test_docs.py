@@ -54,6 +54,7 @@ SLOW = (
     "learning.md",
     "methods.md",
     "models.md",
+    "panels.md",
     "trust.md",
 )  # pages whose examples run long
 RUN = [

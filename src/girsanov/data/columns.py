@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from girsanov._core.checks import as_floats
+from girsanov._core.checks import as_floats, shown
 from girsanov.data.dates import are_dates
 
 # Texts that common programs write for a missing value.
@@ -27,18 +27,22 @@ _OTHER_SEPARATOR = (
 
 
 class Columns(NamedTuple):
-    """Times (n,), either numbers or dates that are not yet converted to numbers, values (n, D) and their errors."""
+    """Times (n,), either numbers or dates that are not yet converted to numbers, values (n, D) and their errors.
+
+    `ids` are the names of the series that the rows belong to, (n,), or None where no column of names was asked for.
+    """
 
     times: Any
     values: np.ndarray
     errors: np.ndarray | None
+    ids: list[str] | None = None
 
 
 Names = Sequence[str] | str | None
 
 
-def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: bool) -> Columns:
-    """Read the columns of a CSV file with a header. `dated` says that the times are dates."""
+def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: bool, id: str | None = None) -> Columns:
+    """Read the columns of a CSV file with a header. `dated` says that the times are dates, `id` names the series."""
     rows = _rows(Path(path))
     line, header = next(rows, (1, []))
     if not header:
@@ -46,7 +50,7 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
     header = [name.strip() for name in header]
     if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
         raise ValueError(f"{path} has a single column {header[0]!r}; {_OTHER_SEPARATOR}")
-    names, sds = _names(header, time, values, errors, str(path))
+    names, sds = _names(header, time, values, errors, str(path), id)
     lines, cells = [], []
     for line, row in rows:
         if len(row) > len(header):
@@ -58,7 +62,8 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
         cells.append(row + [""] * (len(header) - len(row)))
     if not cells:
         raise ValueError(f"{path} has a header and no rows: there is nothing to read")
-    place = {name: header.index(name) for name in [time, *names, *sds]}
+    keys = [time] if id is None else [time, id]
+    place = {name: header.index(name) for name in [*keys, *names, *sds]}
 
     def numbers(name: str, hint: str = "", truth: bool = True) -> np.ndarray:
         column = [_number(row[place[name]], truth) for row in cells]
@@ -68,13 +73,18 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
             raise ValueError(f"{path}, line {lines[i]}, column {name!r}: {text!r} is not a number{hint}")
         return np.array(column, np.float64)
 
-    texts = [row[place[time]].strip() for row in cells]
-    gone = [line for line, text in zip(lines, texts, strict=True) if text.lower() in _MISSING]
-    if gone:
-        raise ValueError(f"{path}, line {gone[0]}, column {time!r}: the time is missing; drop that row")
+    def given(name: str, what: str) -> list[str]:
+        texts = [row[place[name]].strip() for row in cells]
+        gone = [line for line, text in zip(lines, texts, strict=True) if text.lower() in _MISSING]
+        if gone:
+            raise ValueError(f"{path}, line {gone[0]}, column {name!r}: {what} is missing; drop that row")
+        return texts
+
+    texts = given(time, "the time")
+    ids = None if id is None else given(id, "the name of the series")
     counted = not dated or all(_number(text) is not None for text in texts)
     times = numbers(time, _AS_DATES, truth=False) if counted else np.array(texts)
-    read = Columns(times, *_stacked(numbers, names, sds))
+    read = Columns(times, *_stacked(numbers, names, sds), ids)
     _check_errors(read, names, sds, lambda i, name: f"{path}, line {lines[i]}, column {name!r}")
     return read
 
@@ -100,16 +110,32 @@ def _stacked(column: Callable[[str], np.ndarray], names: list[str], sds: list[st
     return values, np.stack([column(name) for name in sds], axis=1) if sds else None
 
 
-def read_frame(frame: Any, time: str, values: Names, errors: Names, dated: bool, source: str) -> Columns:
-    """Read the columns of a pandas table; `time` names a column or the index. Errors call the table `source`."""
-    if time not in frame.columns and frame.index.name == time:
-        frame = frame.reset_index()
-    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source)
+def read_frame(
+    frame: Any, time: str, values: Names, errors: Names, dated: bool, source: str, id: str | None = None
+) -> Columns:
+    """Read the columns of a pandas table; `time` and `id` name columns or levels of the index.
+
+    Errors call the table `source`.
+    """
+    levels = [name for name in (id, time) if name is not None and name not in frame.columns]
+    levels = [name for name in levels if name in frame.index.names]
+    if levels:
+        frame = frame.reset_index(levels)
+    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id)
     frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
     times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
-    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds))
+    ids = None if id is None else _ids(frame[id], f"{source}, column {id!r}")
+    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds), ids)
     _check_errors(read, names, sds, lambda i, name: f"{source}, column {name!r}, row {i}")
     return read
+
+
+def _ids(column: Any, what: str) -> list[str]:
+    """Return the names of the series in a column of a table, as texts; whole numbers lose their ".0"."""
+    gone = np.flatnonzero(np.asarray(column.isna()))
+    if len(gone):
+        raise ValueError(f"{what}, row {gone[0]}: the name of the series is missing; drop that row")
+    return [shown(v) if isinstance(v, float) else str(v) for v in column.tolist()]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -129,14 +155,19 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise ValueError(f"{path}, after line {line - 1}: the file is not text in UTF-8: {error.reason}") from None
 
 
-def _names(columns: list[str], time: str, values: Names, errors: Names, source: str) -> tuple[list[str], list[str]]:
+def _names(
+    columns: list[str], time: str, values: Names, errors: Names, source: str, id: str | None = None
+) -> tuple[list[str], list[str]]:
     """Return the names of the columns of the values and of the errors; each name must occur exactly once.
 
-    By default the values are all columns but the time and the errors.
+    By default the values are all columns but the time, the errors, and the names of the series.
     """
+    keys = {time: "times"} if id is None else {time: "times", id: "names of the series"}
+    if id == time:
+        raise ValueError(f"{time!r} cannot be the column of the times and that of the names of the series too")
     sds = [] if errors is None else [errors] if isinstance(errors, str) else list(errors)
     if values is None:
-        names = [c for c in columns if c != time and c not in sds]
+        names = [c for c in columns if c not in keys and c not in sds]
         if "" in columns:
             raise ValueError(
                 f"{source}: column {columns.index('') + 1} has no name (pandas writes an index like that); "
@@ -146,15 +177,16 @@ def _names(columns: list[str], time: str, values: Names, errors: Names, source: 
         names = [values] if isinstance(values, str) else list(values)
     if not names:
         raise ValueError(f"{source} has no column of values: its columns are {columns}")
-    for name in [time, *names, *sds]:
+    for name in [*keys, *names, *sds]:
         if name not in columns:
             raise ValueError(f"{source} has no column {name!r}; its columns are {columns}")
         if columns.count(name) > 1:
             raise ValueError(f"{source} has {columns.count(name)} columns {name!r}: rename one of them")
-    if time in sds:
-        raise ValueError(f"{time!r} is the column of the times and cannot be one of the errors={sds} too")
-    if time in names:
-        raise ValueError(f"{time!r} is the column of the times and cannot be one of the values too")
+    for key, what in keys.items():
+        if key in sds:
+            raise ValueError(f"{key!r} is the column of the {what} and cannot be one of the errors={sds} too")
+        if key in names:
+            raise ValueError(f"{key!r} is the column of the {what} and cannot be one of the values too")
     twice = next((name for name, n in Counter(names).items() if n > 1), None)
     if twice is not None:
         raise ValueError(f"the column {twice!r} is named twice in values={names}")

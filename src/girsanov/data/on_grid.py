@@ -56,6 +56,21 @@ class SeriesOnGrid(eqx.Module):
         """Return the same observations on another grid, padded to `capacity` nodes."""
         return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors)
 
+    def padded(self, capacity: int, rows: int) -> "SeriesOnGrid":
+        """Return the same series with this many nodes, at least one of them padding, and this many observations.
+
+        The observations that are added are missing ones on the last node, which is padding.
+        """
+        more = rows - len(self.node)
+
+        def longer(a, fill):
+            return np.concatenate([a, np.full((more, *a.shape[1:]), fill, a.dtype)])
+
+        times, gaps, size, node = _padded(self.grid, capacity)
+        y = np.concatenate([self.y, np.broadcast_to(self.y[:1], (more, self.y.shape[1]))])  # allowed by the likelihood
+        errors = None if self.errors is None else longer(self.errors, 1.0)
+        return SeriesOnGrid(times, gaps, size, longer(node, capacity - 1), y, longer(self.observed, False), errors)
+
     def by_node(self) -> Rows:
         """Return one row for every node; at a node without observation every value is missing.
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from girsanov._core.special import EPSILON
 from girsanov._core.types import Array
@@ -68,6 +68,22 @@ def traced_status(problem: Posed, carry: Carry) -> Int[Array, ""]:
 
     The status is `ill_conditioned` where rounding may have spoilt the result or stopped the run, else that of `carry`.
     """
+    parts, nodes = _traced_parts(problem, carry)
+    worst = EPSILON * jnp.max(jnp.stack(list(_sums(jnp, parts, problem.model.noise.precision))))
+    stalled = carry.status == int(Status.STALLED)
+    spoilt = ~(worst <= jnp.where(stalled, _NOTICEABLE, _TOO_LARGE)) | ~(_measured(jnp, parts, nodes) <= _SPOILT)
+    judged = stalled | (carry.status == int(Status.CONVERGED))
+    return jnp.where(judged & spoilt, int(Status.ILL_CONDITIONED), carry.status)
+
+
+def traced_loss(problem: Posed, carry: Carry) -> Float[Array, "3"]:
+    """Return the entries of a `Loss` inside a compiled program; NaN where q is not a density."""
+    parts, _ = _traced_parts(problem, carry)
+    return EPSILON * jnp.stack(list(_sums(jnp, parts, problem.model.noise.precision)))
+
+
+def _traced_parts(problem: Posed, carry: Carry) -> "tuple[_Parts, Array]":
+    """Return the parts of a chain with zeros on the padding, and its number of nodes."""
     nodes, steps = problem.data.in_chain, problem.data.in_chain[1:]
 
     def kept(a, inside):  # sets the padding to zero
@@ -76,12 +92,7 @@ def traced_status(problem: Posed, carry: Carry) -> Int[Array, ""]:
     q, eta, base = carry.moments, carry.eta, carry.sites.base
     on_nodes = (kept(a, nodes) for a in (q.m, q.S, eta.h, eta.J))
     parts = _Parts(*on_nodes, *(kept(a, steps) for a in (q.C, eta.K, base.A, base.b, problem.data.gaps)))
-    sums = _sums(jnp, parts, problem.model.noise.precision)
-    worst = EPSILON * jnp.max(jnp.stack(list(sums)))
-    stalled = carry.status == int(Status.STALLED)
-    spoilt = ~(worst <= jnp.where(stalled, _NOTICEABLE, _TOO_LARGE)) | ~(_measured(jnp, parts, nodes.sum()) <= _SPOILT)
-    judged = stalled | (carry.status == int(Status.CONVERGED))
-    return jnp.where(judged & spoilt, int(Status.ILL_CONDITIONED), carry.status)
+    return parts, nodes.sum()
 
 
 def rounding_loss(problem: Posed, result: Run) -> Loss:

@@ -24,8 +24,8 @@ from girsanov.inference.status import Status
 from girsanov.model.model import Model
 from girsanov.model.quadrature import Quadrature
 
-_COARSE_TOLERANCE = 1e-3
-_COARSE_ITERATIONS = 100
+COARSE_TOLERANCE = 1e-3
+COARSE_ITERATIONS = 100
 
 
 class CVIDP(Method):
@@ -116,11 +116,7 @@ class CVIDP(Method):
         return self._careful(problem, None, progress, **limits)
 
     def _careful(self, problem: Posed, start: Path | None, progress: Any, **limits: Any) -> Run:
-        result = self.run(Careful(), problem, start, progress, **limits)
-        if result.status is Status.BAD_START:
-            return result
-        result = as_chain(problem, result)
-        return ill_conditioned(problem, result) if only_rounding_is_left(result) else result
+        return as_careful_result(problem, self.run(Careful(), problem, start, progress, **limits))
 
     def next_start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:
         if self.time == "continuous":
@@ -158,7 +154,7 @@ class CVIDP(Method):
         coarsest one cannot be started.
         """
         start, previous, algorithm = None, None, discrete_algorithm(self)
-        limits = {"tolerance": max(_COARSE_TOLERANCE, self.tolerance), "max_iterations": _COARSE_ITERATIONS}
+        limits = {"tolerance": max(COARSE_TOLERANCE, self.tolerance), "max_iterations": COARSE_ITERATIONS}
         for here in coarser(fine):
             start = None if previous is None else prolong(coarse[-1].sites, previous, here)
             result = self.run(algorithm, here, start, progress, **limits)
@@ -169,6 +165,14 @@ class CVIDP(Method):
             previous = here.data.grid.times
             coarse.append(result)
         return None if previous is None else prolong(coarse[-1].sites, previous, fine)
+
+
+def as_careful_result(problem: Posed, result: Run) -> Run:
+    """Return a run of the careful algorithm in natural parameters, with its final status."""
+    if result.status is Status.BAD_START:
+        return result
+    result = as_chain(problem, result)
+    return ill_conditioned(problem, result) if only_rounding_is_left(result) else result
 
 
 def continuous_start(
@@ -190,7 +194,7 @@ def continuous_start(
 def discrete_method(method: CVIDP) -> CVIDP:
     """Return the settings of the discrete run from whose solution a continuous run starts."""
     return CVIDP(
-        tolerance=max(_COARSE_TOLERANCE, method.tolerance),
+        tolerance=max(COARSE_TOLERANCE, method.tolerance),
         max_iterations=method.max_iterations,
         coarse_to_fine=method.coarse_to_fine,
         quadrature=method.quadrature,

@@ -17,7 +17,7 @@ _RATIOS = (2, 8, 32, 128, 512, 2048)  # steps of the coarser grids, in steps of 
 _FEWEST = 250  # smallest number of nodes of a coarser grid
 # Up to this many numbers (nodes times d²), coarser grids are padded to the size of the finest one. That costs
 # milliseconds in each run, but they then share its compiled program, which takes seconds to make.
-_SHARED_PROGRAM = 25_000
+SHARED_PROGRAM = 25_000
 
 
 def coarser_grids(grid: Grid, d: int) -> list[tuple[Grid, int]]:
@@ -26,9 +26,9 @@ def coarser_grids(grid: Grid, d: int) -> list[tuple[Grid, int]]:
     A grid is padded to the size of the finest grid, or of the next finest one, if it shares that one's program.
     """
     grids = [coarsen(grid, r) for r in _RATIOS if len(grid.times) >= _FEWEST * r]
-    if grid.capacity * d**2 <= _SHARED_PROGRAM:
+    if grid.capacity * d**2 <= SHARED_PROGRAM:
         return [(g, grid.capacity) for g in reversed(grids)]
-    return [(g, grids[0].capacity if g.capacity * d**2 <= _SHARED_PROGRAM else g.capacity) for g in reversed(grids)]
+    return [(g, grids[0].capacity if g.capacity * d**2 <= SHARED_PROGRAM else g.capacity) for g in reversed(grids)]
 
 
 def coarser(problem: Posed) -> list[Posed]:

@@ -7,7 +7,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from girsanov._core.checks import check_positive, check_whole
 from girsanov._core.precision import float64, to_numpy
 from girsanov._core.progress import reporter
+from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.boundary import checked_boundary
 from girsanov.inference.cvi_dp import CVIDP, check_method
@@ -36,6 +37,7 @@ from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
 from girsanov.learning.identifiability import directions
+from girsanov.learning.learn_panel import learn_panel
 from girsanov.learning.learner import Learner
 from girsanov.learning.newton import MOST, STEPS, Point, Summit, newton
 from girsanov.learning.parameters import entries, insert, make_spec, to_vector
@@ -44,26 +46,33 @@ from girsanov.learning.session import Session
 from girsanov.learning.step_error import compare_steps, step_warning
 from girsanov.learning.verdict import MESSAGES, Verdict, curvature_trouble, judge, unjudged
 from girsanov.model.model import Model
+from girsanov.result.bad_start import explain_bad_start
 from girsanov.result.fit import Fit
-from girsanov.result.infer import (
-    explain_bad_start,
-    make_posterior,
-    run_history,
-    warm_start,
-)
+from girsanov.result.making import make_posterior, run_history, warm_start
+from girsanov.result.panel_fit import PanelFit
 from girsanov.result.resolution import warn_unresolved
 
 _FIRST = 25  # iterations of an ascent before Newton's method goes on, which ends slow ones
 
 
+@overload
+def learn(model: Model, series: TimeSeries, dt: float | None = None, span: Any = None, **options: Any) -> Fit: ...
+
+
+@overload
+def learn(model: Model, series: Panel, dt: float | None = None, span: Any = None, **options: Any) -> PanelFit: ...
+
+
 @float64
 def learn(
     model: Model,
-    series: TimeSeries,
+    series: TimeSeries | Panel,
     dt: float | None = None,
-    span: tuple[float, float] | None = None,
+    span: Any = None,
     *,
     trainable: Sequence[str] | str | None = None,
+    individual: Sequence[str] | str = (),
+    random: Sequence[str] | str = (),
     objective: str | None = None,
     start: str = "model",
     optimiser: Any = "lbfgs",
@@ -85,16 +94,19 @@ def learn(
     resume: Fit | None = None,
     progress: bool = True,
     **unknown: Any,
-) -> Fit:
+) -> Fit | PanelFit:
     """Fit parameters of `model` to `series` by maximising the evidence bound.
 
     Args:
         model: the model; its parameters are the starting values.
-        series: the observations.
+        series: the observations, or a `gv.Panel` of many independent series, whose bounds are added.
         dt: step of the time grid, in the time unit of the series. The observation times are added to the grid.
         span: time of the initial state and end of the horizon; by default the first and last time of the series.
         trainable: names or paths of the parameters to learn, such as ["drift", "diffusion", "likelihood.variance",
             "initial"]. All others keep their values. By default, in a model of equations, all that these leave free.
+        individual: for panels, names or paths of parameters that are free for every series.
+        random: for panels, names or paths of parameters with a normal law over the series, in their free coordinates,
+            whose mean and variance are learnt. They are integrated out by Laplace's method.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time. "exact" and
@@ -134,6 +146,8 @@ def learn(
     Returns:
         The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
         `evidence` has the log evidence and the bias of the bound's parameters.
+        For a panel it is a `PanelFit`, and the options objective, start, optimiser, learning_rate, m_steps,
+        parameter_tolerance, check, step_error, restarts, key, reinitialise and resume are for a single series.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
@@ -144,6 +158,30 @@ def learn(
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)
+    if isinstance(series, Panel):
+        given = (objective, start, optimiser, learning_rate, m_steps, parameter_tolerance, check, step_error, restarts)
+        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume), strict=True)))
+        return learn_panel(
+            model,
+            series,
+            dt,
+            span,
+            trainable=trainable,
+            individual=individual,
+            random=random,
+            method=method,
+            grid=grid,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+            constraints=constraints,
+            priors=priors,
+            standard_errors=standard_errors,
+            progress=progress,
+        )
+    if len(individual) or len(random):
+        raise ValueError(
+            "individual= and random= are for a gv.Panel of several series; name the parameters in trainable="
+        )
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
     further = check_beyond(objective, model, series, method, key)
@@ -212,6 +250,32 @@ def _to_be_asked(fit: Fit, learner: Learner, verdict: Verdict, tolerance: float,
     if with_step and fit.standard_errors is not None and fit.status == "converged":
         stepped = compare_steps(learner, verdict.summit, tolerance)
     return dataclasses.replace(fit, step_error=stepped, session=Session(learner, verdict.summit, tolerance))
+
+
+# Options that a panel does not take, with their defaults.
+_SINGLE = {
+    "objective": None,
+    "start": "model",
+    "optimiser": "lbfgs",
+    "learning_rate": 0.1,
+    "m_steps": 20,
+    "parameter_tolerance": 1e-4,
+    "check": True,
+    "step_error": None,
+    "restarts": 1,
+    "key": None,
+    "reinitialise": None,
+    "resume": None,
+}
+
+
+def _check_for_panel(given: dict[str, Any]) -> None:
+    """Raise a ValueError for an option that is for a single series."""
+    for name, value in given.items():
+        if not (value is _SINGLE[name] or value == _SINGLE[name]):
+            raise ValueError(
+                f"{name}= is for a single series: a panel is learnt by Newton's method from the model given"
+            )
 
 
 def _first_e_step(learner: Learner, series: TimeSeries, resume: Fit | None) -> Run:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from girsanov.inference.loop import Run
 from girsanov.inference.status import Status
 from girsanov.learning.curvature import minus_hessian
 from girsanov.learning.parameters import Spec, units
@@ -31,10 +30,10 @@ _REAL = 10.0  # the same of one without a constraint, in multiples of its size
 
 
 class Point(NamedTuple):
-    """Parameters θ with the E-step at them, the profile there and its gradient."""
+    """Parameters θ with the E-step at them (a `Run`, or a `Step` of a panel), the profile there and its gradient."""
 
     theta: Float[np.ndarray, " P"]
-    result: Run
+    result: Any
     value: float
     grad: Float[np.ndarray, " P"]
 
@@ -54,7 +53,7 @@ class Summit(NamedTuple):
     status: str
 
 
-def evaluate(learner: Any, theta: np.ndarray, near: Run | None) -> Point | None:
+def evaluate(learner: Any, theta: np.ndarray, near: Any) -> Point | None:
     """Return the profile and its gradient at θ, or None where the E-step fails.
 
     The E-step starts from that of a point nearby, or from the data alone.
@@ -66,7 +65,7 @@ def evaluate(learner: Any, theta: np.ndarray, near: Run | None) -> Point | None:
     return Point(theta, result, result.elbo + learner.prior(theta), grad) if np.isfinite(grad).all() else None
 
 
-def ascend(learner: Any, theta: np.ndarray, near: Run | None, **options: Any) -> Summit | None:
+def ascend(learner: Any, theta: np.ndarray, near: Any, **options: Any) -> Summit | None:
     """Climb from θ by `newton`, without a record of the steps; None where the E-step fails at θ."""
     start = evaluate(learner, theta, near)
     return None if start is None else newton(learner, start, record=False, **options)

@@ -1,6 +1,5 @@
 """Several fits from parameters drawn anew, side by side."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from girsanov._core.threads import threads
 from girsanov.model.model import Model
 from girsanov.result.fit import Fit
 
@@ -43,13 +43,9 @@ def _same_kind(drift: Any, redrawn: Any) -> Any:
 
 
 def together(fit: Callable[[Model], Fit], models: list[Model]) -> list[Fit]:
-    """Fit all models, several at a time in threads, since compiled code runs outside the interpreter's lock.
-
-    There are as many threads as OMP_NUM_THREADS says, which is one in a worker of a sweep, or as many as processors.
-    """
-    allowed = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    threads = min(len(models), int(allowed) if allowed.isdigit() else os.cpu_count() or 1)
-    if threads <= 1:
+    """Fit all models, several at a time in threads."""
+    workers = threads(len(models))
+    if workers == 1:
         return [fit(model) for model in models]
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(fit, models))

@@ -14,6 +14,7 @@ from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.transitions import Transitions
+from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.sites import DataSites, DenseSites, Sites
 from girsanov.model.diffusions import DIFFUSIONS
@@ -24,6 +25,8 @@ from girsanov.model.quadrature import Rule
 from girsanov.result.directions import Direction
 from girsanov.result.evidence import Evidence
 from girsanov.result.fit import Fit, FitHistory
+from girsanov.result.panel_files import unpack_panel
+from girsanov.result.panel_posterior import PanelPosterior
 from girsanov.result.posterior import History, Posterior
 from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, REFINED_ARRAYS
 
@@ -44,7 +47,7 @@ def load(
     emission: Callable | None = None,
     diffusion: Any = None,
 ) -> Any:
-    """Read a file that `Posterior.save`, `Refined.save` or `Fit.save` wrote.
+    """Read a file that `save` of a `Posterior`, a `PanelPosterior`, a `Refined` or a `Fit` wrote.
 
     Args:
         path: the file.
@@ -54,7 +57,7 @@ def load(
         diffusion: the noise, if it was `gv.diffusions.Scale` of a function of your own.
 
     Returns:
-        The `Posterior`, `Refined` or `Fit`.
+        The `Posterior`, `PanelPosterior`, `Refined` or `Fit`.
 
     Raises:
         ValueError: if there is no such file, if it is damaged or written by a later version, or if it needs a `drift`,
@@ -72,6 +75,8 @@ def load(
     if header["format"] > FORMAT:
         raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
     given = {"drift": drift, "likelihood": likelihood, "emission": emission, "diffusion": diffusion}
+    if header["kind"] == "panel":
+        return _load_panel(header, arrays, given, path)
     post = _unpack(header, arrays, given, path)
     if header["kind"] == "posterior":
         return post
@@ -99,8 +104,22 @@ def load(
     )
 
 
-def _unpack(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Posterior:
-    model = _model(header, arrays, given, path)
+def _load_panel(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> PanelPosterior:
+    """Read the posteriors of a panel."""
+    posts = unpack_panel(
+        header,
+        arrays,
+        lambda own, parts: _model(own, parts, given, path),
+        lambda own, parts, model: _unpack(own, parts, given, path, model),
+    )
+    panel = Panel({name: post.series for name, post in posts.items()})
+    return PanelPosterior(next(iter(posts.values())).model, panel, posts, seconds=header["seconds"])
+
+
+def _unpack(
+    header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path, model: Model | None = None
+) -> Posterior:
+    model = _model(header, arrays, given, path) if model is None else model
     parts = {
         name: kind(**{f.name: arrays[f"{name}.{f.name}"] for f in dataclasses.fields(kind)})
         for name, kind in _ARRAYS.items()

@@ -27,8 +27,8 @@ MAYBE = "exact_transitions"  # an optional part, which most posteriors do not ha
 
 def save(post: Any, path: str | Path) -> Path:
     """Write a posterior and return the path of the file."""
-    header, arrays = _pack(post)
-    return _write(path, {"kind": "posterior", **header}, arrays)
+    header, arrays = pack(post)
+    return write(path, {"kind": "posterior", **header}, arrays)
 
 
 def save_fit(fit: Any, path: str | Path) -> Path:
@@ -36,7 +36,7 @@ def save_fit(fit: Any, path: str | Path) -> Path:
 
     Of several restarts, only the best is stored.
     """
-    header, arrays = _pack(fit.posterior)
+    header, arrays = pack(fit.posterior)
     for k in FIT_COLUMNS:
         arrays[f"fit.{k}"] = getattr(fit.history, k)
     for k, v in fit.history.parameters.items():
@@ -47,24 +47,26 @@ def save_fit(fit: Any, path: str | Path) -> Path:
         k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors", "step_error", "directions")
     }
     learnt["evidence"] = None if fit.evidence is None else fit.evidence.stored()
-    return _write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
+    return write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
 
 
 def save_refined(refined: Any, path: str | Path) -> Path:
     """Write draws and the posterior that guided them, and return the path of the file."""
-    header, arrays = _pack(refined.guide)
+    header, arrays = pack(refined.guide)
     arrays |= {f"refined.{k}": getattr(refined, k) for k in REFINED_ARRAYS}
-    return _write(path, {"kind": "refined", **header, "refined": {k: getattr(refined, k) for k in REFINED}}, arrays)
+    return write(path, {"kind": "refined", **header, "refined": {k: getattr(refined, k) for k in REFINED}}, arrays)
 
 
-def _write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> Path:
+def write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> Path:
+    """Write a file and return its path."""
     path = Path(path)
     with path.open("wb") as file:
         np.savez_compressed(file, header=json.dumps(header), **arrays)
     return path
 
 
-def _pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and the arrays of a posterior."""
     arrays: dict[str, Any] = {"times": post.times, "node": post.node}
     arrays |= {"series.times": post.series.times, "series.values": post.series.values}
     if post.series.errors is not None:

@@ -1,0 +1,160 @@
+"""Random effects: parameters of single series with a normal law over the series, whose mean and variance are learnt.
+
+In free coordinates φ_i ~ N(μ, diag τ²). The marginal bound of a panel is Σ_i log ∫ exp(P_i(θ, φ)) N(φ; μ, τ²) dφ, where
+P_i is the bound of series i, and Laplace's method at the mode φ_i of the integrand gives
+    M = Σ_i [P_i(θ, φ_i) − ½ Σ_k ((φ_ik − μ_k)²/τ_k² + log τ_k²) − ½ log|B_i|],   B_i = C_i + diag τ⁻²,   C_i = −∇²P_i.
+It is exact where P_i is quadratic in φ. The gradient of M in λ = (θ, μ, log τ²) is that with φ_i held fixed, plus that
+of −½ log|B_i|, in which φ_i moves by B_i⁻¹ ∂²/∂φ∂λ of the integrand's log. C and its derivatives come from differences
+of the gradient of P, whose steps are shares of the standard deviations of φ.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from girsanov.inference.status import Status
+from girsanov.learning.inner import Evaluate, Peaks, climb
+from girsanov.learning.panel_learner import PanelLearner
+from girsanov.learning.panel_problem import PanelProblem
+from girsanov.learning.panel_step import Step
+from girsanov.learning.parameters import Parameter, Spec
+
+_STEP = 0.1  # of the differences, in standard deviations of φ; of shared parameters 1e-2 of their size
+_SHARED_STEP = 1e-2
+_ROUNDS = 8  # of the search for a first mean and variance
+_FIRST = 0.3  # the first standard deviation, as a share of the size of the mean
+
+
+def law_spec(random: Spec) -> Spec:
+    """Return the means and variances of random effects as parameters; their values are in free coordinates."""
+    means = tuple(Parameter(f"mean({p.path})", "real", (p.size,), p.size) for p in random)
+    return means + tuple(Parameter(f"variance({p.path})", "positive", (p.size,), p.size) for p in random)
+
+
+@dataclasses.dataclass
+class Curvature:
+    """Second derivatives of all P_i at one point: C = −∂²P/∂φ², (S, K, K), and X = ∂²P/∂φ∂θ, (S, K, P)."""
+
+    C: np.ndarray
+    X: np.ndarray
+
+
+class RandomLearner(PanelLearner):
+    """The marginal bound of a panel with random effects, as a function of λ."""
+
+    def __init__(
+        self, problem: PanelProblem, shared: Spec, random: Spec, method: Any, priors: dict, begun: float, say: Any
+    ):
+        super().__init__(problem, shared, method, priors, begun, say)
+        self.spec = shared + law_spec(random)
+        self.effects = sum(p.size for p in random)
+
+    def law(self, lam: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return μ and τ²."""
+        return lam[self.size : self.size + self.effects], np.exp(lam[self.size + self.effects :])
+
+    def penalised(self, lam: Float[np.ndarray, " L"]) -> Evaluate:
+        """Return the function that `climb` maximises: P_i plus the log density of φ_i without its constant."""
+        mean, variance = self.law(lam)
+        bounds = self.evaluator(lam[: self.size])
+
+        def evaluate(phi: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            value, grad = bounds(phi, which)
+            away = (phi - mean) / variance
+            return value - 0.5 * ((phi - mean) * away + np.log(variance)).sum(1), grad - away
+
+        return evaluate
+
+    def first_law(self, theta: np.ndarray, phi: np.ndarray) -> tuple[np.ndarray, Step]:
+        """Return λ and the step from which a fit starts: mean and variance of the effects at θ, by EM."""
+        mean, variance = phi, (_FIRST * np.maximum(1.0, np.abs(phi))) ** 2
+        at, B = np.tile(phi, (len(self.problem.datas), 1)), None
+        for _ in range(_ROUNDS):
+            lam = np.concatenate([theta, mean, np.log(variance)])
+            peaks = climb(self.penalised(lam), at, B)
+            if not np.isfinite(peaks.value).all():
+                break
+            at, B = peaks.phi, peaks.B
+            with np.errstate(all="ignore"):
+                spread = 1.0 / np.maximum(np.einsum("ikk->ik", B), 1.0 / variance)
+            mean, old = at.mean(0), variance
+            variance = ((at - mean) ** 2 + spread).mean(0)
+            B = B + (1.0 / variance - 1.0 / old)[:, None] * np.eye(self.effects)
+        lam = np.concatenate([theta, mean, np.log(variance)])
+        return lam, self._step(lam, at, B)
+
+    def _step(self, theta: np.ndarray, phi: np.ndarray, B: Any) -> Step:
+        """Return the marginal bound at λ = `theta` and its gradient, with the modes of all effects."""
+        lam = theta
+        mean, variance = self.law(lam)
+        evaluate, everyone = self.penalised(lam), np.arange(len(phi))
+        peaks = climb(evaluate, phi, B)
+        nothing = Step(-np.inf, Status.BAD_START, peaks, np.full(len(lam), np.nan))
+        if not np.isfinite(peaks.value).all():
+            return nothing
+        value, grad = evaluate(peaks.phi, everyone)
+        shared = self._shared.copy()
+        sd = 1.0 / np.sqrt(np.maximum(np.einsum("ikk->ik", peaks.B), 1.0 / variance))
+        here = self._curvature(lam[: self.size], peaks.phi, sd)
+        B = here.C + np.diag(1.0 / variance)
+        if not (np.isfinite(B).all() and (np.linalg.eigvalsh(B)[:, 0] > 0.0).all()):
+            return nothing
+        peaks = Peaks(peaks.phi, value, grad, B, peaks.done)
+        total = float((value - 0.5 * np.linalg.slogdet(B)[1]).sum())
+        away = (peaks.phi - mean) / variance
+        fixed = np.column_stack([shared, away, 0.5 * ((peaks.phi - mean) * away - 1.0)])
+        slopes = fixed - 0.5 * self._log_det_slopes(lam, peaks, here, sd)
+        return Step(total, Status.CONVERGED, peaks, slopes.sum(0))
+
+    def _curvature(self, theta: np.ndarray, phi: np.ndarray, sd: np.ndarray) -> Curvature:
+        """Return the second derivatives of all P_i by central differences of their gradients."""
+        evaluate, everyone = self.evaluator(theta), np.arange(len(phi))
+        C = np.zeros((*phi.shape, self.effects))
+        X = np.zeros((*phi.shape, self.size))
+        for k in range(self.effects):
+            step = _STEP * sd[:, k]
+            ends = []
+            for sign in (1.0, -1.0):
+                moved = phi.copy()
+                moved[:, k] += sign * step
+                grad = evaluate(moved, everyone)[1]
+                ends.append((grad, self._shared.copy()))
+            C[:, k] = (ends[1][0] - ends[0][0]) / (2.0 * step[:, None])
+            X[:, k] = (ends[0][1] - ends[1][1]) / (2.0 * step[:, None])
+        return Curvature(0.5 * (C + np.swapaxes(C, 1, 2)), X)
+
+    def _log_det_slopes(
+        self, lam: np.ndarray, peaks: Peaks, here: Curvature, sd: np.ndarray
+    ) -> Float[np.ndarray, "S L"]:
+        """Return the derivatives of log|B_i| in λ, in which the modes move."""
+        theta, phi, P, K = lam[: self.size], peaks.phi, self.size, self.effects
+        mean, variance = self.law(lam)
+        B_inv = np.linalg.inv(peaks.B)
+
+        def slope(ends: list, step: Any) -> np.ndarray:
+            """Return tr(B⁻¹ ∂C), from C at both ends of a step."""
+            plus, minus = (self._curvature(shared, own, sd).C for shared, own in ends)
+            return np.einsum("ikl,ilk->i", B_inv, plus - minus) / (2.0 * step)
+
+        by_phi = np.zeros((len(phi), K))
+        for k in range(K):
+            step = _STEP * sd[:, k]
+            by_phi[:, k] = slope([(theta, phi + sign * step[:, None] * np.eye(K)[k]) for sign in (1.0, -1.0)], step)
+        by_theta = np.zeros((len(phi), P))
+        for j in range(P):
+            step = _SHARED_STEP * max(1.0, abs(theta[j]))
+            by_theta[:, j] = slope([(theta + sign * step * np.eye(P)[j], phi) for sign in (1.0, -1.0)], step)
+        # ∂²/∂φ∂λ of P_i plus the log density of φ_i
+        mixed = np.concatenate(
+            [
+                here.X,
+                np.broadcast_to(np.diag(1.0 / variance), (len(phi), K, K)),
+                ((phi - mean) / variance)[:, :, None] * np.eye(K),
+            ],
+            axis=2,
+        )
+        moves = np.einsum("ikl,ilj->ikj", B_inv, mixed)  # dφ/dλ
+        own = np.column_stack([by_theta, np.zeros((len(phi), K)), -np.einsum("ikk->ik", B_inv) / variance])
+        return own + np.einsum("ik,ikj->ij", by_phi, moves)

@@ -1,0 +1,114 @@
+"""`PanelFit`, the result of `gv.learn` for a panel."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from girsanov.model.model import Model
+from girsanov.result.fit import FitHistory
+from girsanov.result.panel_posterior import PanelPosterior
+
+
+class Effect(NamedTuple):
+    """The normal law of a random effect over the series, in free coordinates: means and variances, (k,)."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class PanelFit:
+    """Parameters fitted to a panel, the result of `gv.learn(model, panel, ...)`.
+
+    Attributes:
+        model: the model with the shared parameters, and with the mean of every random effect; individual parameters are
+            those of the model that was given. The model of a series is `fit.posteriors[name].model`.
+        individual: the individual parameters by path: an array with one value a series, in the panel's order. Those of
+            random effects are the modes given the data of the series and the law of the effects, which shrinks them.
+        individual_errors: their standard errors, of the same shapes, given all other parameters; for matrices those of
+            the entries that vary. NaN where the bound of a series does not curve downwards.
+        posteriors: the posteriors of all series, by name.
+        history: the shared parameters and the bound, by iteration. With random effects, the means and variances of
+            their laws are among the parameters, and the bound is the marginal one.
+        trainable: paths of the shared parameters.
+        status: "converged", "max_iterations", "stalled", "flat", "saddle", or that of posteriors that have not
+            converged; see docs/panels.md.
+        message: a sentence on the status.
+        standard_errors: standard errors of the shared parameters by entry, or None.
+        covariance: covariance of the same entries, in the same order, or None.
+        random: paths of the random effects.
+    """
+
+    model: Model
+    individual: dict[str, np.ndarray]
+    individual_errors: dict[str, np.ndarray]
+    posteriors: PanelPosterior
+    history: FitHistory
+    trainable: tuple[str, ...]
+    status: str
+    message: str
+    standard_errors: dict[str, float] | None = None
+    covariance: np.ndarray | None = None
+    random: tuple[str, ...] = ()
+
+    @property
+    def elbo(self) -> float:
+        """The evidence bound at the fitted parameters, in nats: the sum over the series.
+
+        With random effects it is the marginal bound, in which they are integrated out by Laplace's method; the bounds
+        at their modes are those of `posteriors`.
+        """
+        return float(self.history.elbo[-1]) if self.random else self.posteriors.elbo
+
+    @property
+    def effects(self) -> dict[str, Effect]:
+        """Mean and variance over the series of every random effect, by path.
+
+        They are those of its free coordinates: of the value itself where it has no constraint, and of its logarithm
+        where it is positive.
+        """
+        values = self.parameters
+        return {path: Effect(values[f"mean({path})"], values[f"variance({path})"]) for path in self.random}
+
+    @property
+    def converged(self) -> bool:
+        """Whether the status is "converged"."""
+        return self.status == "converged"
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The fitted values of the shared parameters, by path."""
+        return {path: np.asarray(values[-1]) for path, values in self.history.parameters.items()}
+
+    def summary(self) -> str:
+        """Return a table of the fitted values and their standard errors.
+
+        Returns:
+            The table as text: a line for each number of the shared parameters, and of the individual ones their mean,
+            least and largest value over the series.
+        """
+        lines = [f"{'parameter':<28}{'value':>12}{'std. error':>12}"] if self.parameters else []
+        errors = self.standard_errors or {}
+        for path, value in self.parameters.items():
+            for index, v in np.ndenumerate(value):
+                name = path + (str(list(index)) if index else "")
+                error = errors.get(name, errors.get(path))
+                lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
+        if self.individual:
+            title = "random" if self.random else "individual"
+            lines.append(f"{title:<28}{'mean':>12}{'least':>12}{'largest':>12}")
+        for path, values in self.individual.items():
+            for index in np.ndindex(values.shape[1:]):
+                v = values[(slice(None), *index)]
+                name = path + (str(list(index)) if index else "")
+                lines.append(f"{name:<28}{v.mean():>12.5g}{v.min():>12.5g}{v.max():>12.5g}")
+        lines.append(f"evidence bound {self.elbo:.6g} nats of {len(self.posteriors)} series; {self.status}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        shared: dict[str, Any] = {k: np.array2string(v, precision=4) for k, v in self.parameters.items() if v.size < 5}
+        facts = ", ".join(f"{k}={v}" for k, v in shared.items())
+        role = "random" if self.random else "individual"
+        own = f", {role} {', '.join(self.individual)}" if self.individual else ""
+        return f"PanelFit({len(self.posteriors)} series, elbo={self.elbo:.6g}, {self.status}, {facts}{own})"
