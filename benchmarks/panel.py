@@ -32,8 +32,8 @@ def scenario(data):
         yield Figure("f", f"d={d}, programs compiled for the panel", r["programs"], "")
         yield Figure("f", f"d={d}, seconds to compile one length for the loop", r["one"], "s")
         yield Figure("f", f"d={d}, largest difference from single calls", r["apart"], "", at_most=1e-8)
-    small, large = (fresh_process("benchmarks.panel", 1, n) for n in (200, 5000))
-    grown = (large["memory"] - small["memory"]) / 4800
+    small, large = (fresh_process("benchmarks.panel", 1, n) for n in (1000, 5000))
+    grown = (large["memory"] - small["memory"]) / 4000
     yield Figure("f", "d=1, memory that a further series takes", 1e3 * grown, "kB", at_most=200.0)
     yield Figure("f", "d=1, 5000 series, a series", 1e3 * large["panel"] / 5000, "ms")
 

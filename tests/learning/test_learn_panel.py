@@ -156,6 +156,26 @@ def test_a_nonlinear_panel_where_all_is_individual_is_single_fits():
         assert abs(fit.posteriors.elbos[str(i)] - single.elbo) < TOLERANCES["likelihood_maximum"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("diffusion", "method"), [(0.5, gv.CVIDP(time="continuous")), (gv.diffusions.Proportional(0.5), gv.CVIDP())]
+)
+def test_a_drift_of_one_s_own_in_continuous_time_and_with_noise_that_grows(diffusion, method):
+    """All of them individual: the sum of single fits."""
+    model = gv.Model(
+        lambda x, t: 1.0 - x, diffusion, gv.GaussianState(1.0, 0.05), gv.likelihoods.Gaussian(0.02), offset=0.0
+    )
+    panel = gv.Panel([gv.TimeSeries([0.2, 0.5, 0.9], [1.2 + 0.2 * k, 1.1, 1.3]) for k in range(2)])
+    fit = gv.learn(model, panel, 0.1, (0.0, 1.0), trainable=[], individual="offset", method=method, progress=False)
+    assert fit.converged
+    for i, one in enumerate(panel.values()):
+        single = gv.learn(
+            model, one, 0.1, (0.0, 1.0), trainable="offset", method=method, check=False, tolerance=1e-9, progress=False
+        )
+        assert abs(fit.individual["offset"][i, 0] - single.parameters["offset"][0]) < TOLERANCES["learnt"]
+        assert abs(fit.posteriors.elbos[str(i)] - single.elbo) < TOLERANCES["likelihood_maximum"]
+
+
 def test_what_a_series_does_not_tell_is_flat():
     times = {"a": [0.5, 1.0], "b": [0.5]}
     panel = gv.Panel({name: gv.TimeSeries(t, np.ones(len(t))) for name, t in times.items()})

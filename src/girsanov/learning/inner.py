@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from girsanov.learning.trust_region import best_step, scales, secant
 
 _GAIN = 1e-10  # nats: a series has converged when no step promises more
+_ENOUGH = 1e-6  # the same where no step raises the value, because quadrature or rounding limits it
 _STEPS = 60
 _RADIUS, _SMALLEST = 3.0, 1e-4  # the first radius of the region, and the one at which a series gives up
 _GOOD, _BAD = 0.75, 0.25  # share of the predicted gain above which the region grows, and below which it shrinks
@@ -86,9 +87,11 @@ def climb(evaluate: Evaluate, phi: Float[np.ndarray, "S K"], B: Float[np.ndarray
         which, steps, gains, lengths = [], [], [], []
         for i in np.flatnonzero(~done):
             longest = _FARTHEST * np.maximum(1.0, np.abs(phi[i]))
-            step = best_step(grad[i], B[i], scales(B[i], max(radius[i], 1.0), longest), radius[i])
-            done[i] = step.gain < _GAIN or radius[i] < _SMALLEST
-            lost[i] = step.gain >= _GAIN and radius[i] < _SMALLEST
+            D = scales(B[i], max(radius[i], 1.0), longest)
+            promised = best_step(grad[i], B[i], D, max(radius[i], 1.0)).gain
+            done[i] = promised < _GAIN or radius[i] < _SMALLEST
+            lost[i] = promised >= _ENOUGH
+            step = best_step(grad[i], B[i], D, radius[i])
             if not done[i]:
                 which.append(i)
                 steps.append(step.s)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from girsanov._core.precision import to_numpy
 from girsanov.data.on_grid import SeriesOnGrid
 from girsanov.inference.conditioning import Loss
 from girsanov.inference.cvi_dp import CVIDP, continuous_algorithm, discrete_algorithm
@@ -70,10 +71,7 @@ class PanelProblem:
 
     def posed(self, i: int, psi: Float[np.ndarray, " n"]) -> Posed:
         """Return the padded problem of series i at its parameters."""
-        setting = self._settings[self._group[i]]
-        return Posed(
-            jax.tree.map(np.asarray, setting.posed(self._padded[i], psi).stated), self._padded[i], setting.rule
-        )
+        return to_numpy(self._settings[self._group[i]].posed(self._padded[i], psi))
 
     def evaluate(
         self, psi: Float[np.ndarray, "k n"], which: Int[np.ndarray, " k"] | None = None, keep: Keep | None = None
