@@ -63,8 +63,9 @@ def beyond(
         interrupt.kept = kept  # pyright: ignore[reportAttributeAccessIssue]
         interrupt.add_note(f"learn was interrupted; the exception's attribute `kept` is {kept!r}")
         raise
-    ended = finish(learner, verdict, series, standard_errors, before)
     point, precision, _ = verdict.summit
+    known = bool(np.isfinite(precision).all())
+    ended = finish(learner, verdict, series, standard_errors and known, before)
     bias = _in_errors(learner.spec, point.theta, precision, first)
     found = Evidence(objective, value, error, first, bias, noise)
     return dataclasses.replace(ended, evidence=found, message=f"{ended.message}; {found.sentence()}")

@@ -36,7 +36,7 @@ ERROR = 0.05  # largest Monte Carlo error of a parameter, in standard errors, wi
 _PARTICLES, _CHAINS, _CHUNK = 64, 4, 5  # of the sweeps; so many sweeps are one call of compiled code
 _FIRST, _GROWTH, _MOST = 40, 1.5, 400  # sweeps of the first block, how they grow, and the most of them
 _BURN_IN = {True: 20, False: 5}  # sweeps that are left out: of the first block, of others
-_NEAR = 0.1  # blocks count together whose parameters are so many standard errors from the estimate
+_NEAR, _FAR = 0.1, 1.0  # blocks count together up to such a distance from the estimate, in standard errors
 _RADIUS = 2.0  # longest step in standard errors
 _ENOUGH = 800  # draws from which the curvature is that of the paths; before, it is the bound's
 _RHAT, _APART = 1.1, 3.5  # the chains' estimates agree up to this R̂; the last block's and all others' up to such errors
@@ -198,36 +198,42 @@ def climb(
         if not np.isfinite(blocks[-1].scores).all():
             status = "stalled"
             break
-        near = _nearby(blocks, theta, B)
+        near = _nearby(blocks, theta, B, found)
         own = curvature(near)
         draws = sum(b.scores.shape[0] * b.scores.shape[1] for b in near)
         B = own if _positive(own) and (draws >= _ENOUGH or not _positive(by_bound)) else by_bound
         B = B if _positive(B) else near[-1].complete
         step = best_step(blocks[-1].scores.mean((0, 1)), B, scales(B, _RADIUS, farthest(learner.spec, theta)), _RADIUS)
         if _length(step.s, B) > 1.0:
-            theta = theta + step.s
+            theta, found = theta + step.s, None
             continue
         found = estimate(near, B)
         if B is own and is_known(near, B) and _agreed(found, blocks[-1], B):
             theta, status = found.theta, "converged"
             break
         theta, count = found.theta, min(_GROWTH * count, _MOST)
-    own = curvature(_nearby(blocks, theta, B)) if blocks else by_bound
+    own = curvature(_nearby(blocks, theta, B, found)) if blocks else by_bound
     return _ended(climber, theta, own, found, status)
 
 
-def _nearby(blocks: list[Block], theta: np.ndarray, B: np.ndarray) -> list[Block]:
-    """Return the last block, and those before it that are close by and follow each other."""
+def _nearby(blocks: list[Block], theta: np.ndarray, B: np.ndarray, found: Estimate | None) -> list[Block]:
+    """Return the last block, and those before it that are close by and follow each other.
+
+    The further away a block is, the less is its step that of Newton's method. That matters as the estimate becomes more
+    precise.
+    """
+    reach = _FAR if found is None else float(np.clip(2.0 * found.error.max(), _NEAR, _FAR))
     out = [blocks[-1]]
     for block in reversed(blocks[:-1]):
-        if not (_positive(B) and _length(block.theta - theta, B) <= _NEAR):
+        if not (_positive(B) and _length(block.theta - theta, B) <= reach):
             break
         out.insert(0, block)
     return out
 
 
 def _length(s: np.ndarray, B: np.ndarray) -> float:
-    return float(np.sqrt(max(s @ B @ s, 0.0)))
+    """Return the length of a step in standard errors, as an average over the coordinates."""
+    return float(np.sqrt(max(s @ B @ s, 0.0) / len(s)))
 
 
 def _agreed(found: Estimate, last: Block, B: np.ndarray) -> bool:
@@ -259,5 +265,7 @@ def _ended(climber: ParticleClimb, theta: np.ndarray, own: np.ndarray, found: Es
         ),
         "stalled": "the score of a drawn path is not finite: the drift or its derivatives must be finite everywhere",
     }[status]
+    if not _positive(own):
+        message += "; no standard errors: these paths are too few to tell the curvature"
     point = Point(theta, climber.run, value, nothing)
     return Verdict(status, message, Summit(point, precision, status)), float(value), float(error), noise
