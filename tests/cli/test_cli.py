@@ -78,6 +78,7 @@ def test_learn_by_the_evidence_writes_the_bias_of_the_bound(runs, tmp_path):
     assert set(found["bias"]) == {"drift.well"} and gv.load(tmp_path / "fit.gv").evidence.bias == found["bias"]
 
 
+@pytest.mark.slow
 def test_learn_takes_a_model_with_singular_noise(tmp_path):
     """Its objective is another one than that of regular noise, and the command takes the one that suits."""
     times = np.linspace(0.0, 2.0, 9)

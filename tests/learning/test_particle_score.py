@@ -129,6 +129,7 @@ def short(key: int, **options: Any) -> gv.Fit:
     return gv.learn(wells(), simulated(wells(), 3), DT, SPAN, objective="particles", key=jax.random.key(key), **options)
 
 
+@pytest.mark.slow
 def test_the_key_decides():
     one, again, other = short(0), short(0), short(1)
     assert one.status == "max_iterations" and "raise max_iterations" in one.message

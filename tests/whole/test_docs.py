@@ -50,6 +50,7 @@ def stated_output(text: str) -> list[str]:
 
 SLOW = (
     "baselines.md",
+    "equations.md",
     "inside_jax.md",
     "learning.md",
     "methods.md",
