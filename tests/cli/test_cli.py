@@ -281,3 +281,58 @@ def test_tables_read_back_exactly_and_json_has_no_nan(tmp_path):
     report.write_result(tmp_path, "x", {"nlpd": np.inf, "a": np.eye(2)}, settings={}, seeds={}, data=None)
     content = result(tmp_path)
     assert content["nlpd"] is None and content["a"] == [[1.0, 0.0], [0.0, 1.0]] and content["data"] is None
+
+
+EQUATIONS = """
+[states.position]
+drift = "4 * position * (1 - position^2)"
+noise = "s"
+start = 1
+start_sd = 0.1
+
+[outputs.seen]
+measures = "position"
+distribution = "gaussian"
+sd = 0.1
+
+[parameters]
+s = {start = 1.0, low = 0}
+"""
+
+
+def test_a_file_of_equations_states_the_model(tmp_path):
+    """From simulation to a fit, with the same result as options that mean the same."""
+    model = tmp_path / "model.toml"
+    model.write_text(EQUATIONS)
+    assert run("simulate", model, "--span", 0, 4, "--n", 12, "--out", tmp_path / "simulated") == 0
+    data = tmp_path / "simulated" / "data.csv"
+    assert data.read_text().splitlines()[0] == "t,seen"
+    span = ["--dt", 0.05, "--span", 0, 4]
+    assert run("infer", model, data, *span, "--out", tmp_path / "infer") == 0
+    options = ["--drift", "double_well", "--param", "scale=4", "--param", "well=1", "--noise", 0.01]
+    options += ["--initial-mean", 1, "--initial-cov", 0.01]
+    assert run("infer", data, *options, *span, "--out", tmp_path / "other") == 0
+    one, other = (result(tmp_path / name) for name in ("infer", "other"))
+    assert abs(one["elbo"] - other["elbo"]) < TOLERANCES["optimum"]
+    assert one["settings"]["equations"]["states"]["position"]["noise"] == "s"
+    assert run("learn", model, data, *span, "--out", tmp_path / "learn") == 0
+    assert list(result(tmp_path / "learn")["parameters"]) == ["s"]
+
+
+def test_files_of_equations_and_options_do_not_mix(tmp_path, capsys):
+    model, data = tmp_path / "model.toml", tmp_path / "data.csv"
+    model.write_text(EQUATIONS)
+    report.write_table(data, {"t": np.arange(3.0), "seen": np.zeros(3)})
+    for arguments, said in [
+        ((model, data, "--drift", "double_well"), "--drift and the equations in"),
+        ((model, data, "--noise", "0.1"), "--noise and the equations in"),
+        ((model,), "give the CSV file with the data after it"),
+        ((data, data), "the first is one of equations"),
+        ((data,), "--drift is missing"),
+        ((data, "--drift", "double_well"), "--noise is missing"),
+    ]:
+        assert run("infer", *arguments, "--dt", 0.5, "--out", tmp_path / "out") == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+    model.write_text(EQUATIONS.replace("4 * position", "rate * position"))
+    assert run("infer", model, data, "--dt", 0.5, "--out", tmp_path / "out") == 2
+    assert "states.position.drift: 'rate' is not defined" in " ".join(capsys.readouterr().err.split())

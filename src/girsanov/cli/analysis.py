@@ -10,6 +10,7 @@ import typer
 from girsanov import report
 from girsanov.cli.app import app
 from girsanov.cli.options import (
+    Data,
     Diffusion,
     Drift,
     Emission,
@@ -25,7 +26,8 @@ from girsanov.cli.options import (
     TimeColumn,
     Unit,
     ValueColumns,
-    model_of,
+    files_of,
+    model_in,
     series_of,
 )
 from girsanov.cli.output import (
@@ -56,11 +58,14 @@ def _method(name: str) -> Any:
     return methods[name]
 
 
-def _read(data: tuple, parts: tuple) -> tuple["gv.TimeSeries", "gv.Model", dict[str, Any]]:
-    """Return series and model from the options that state them, and these options as settings for the record."""
-    series, columns = series_of(*data)
-    model, settings = model_of(*parts)
-    return series, model, settings | columns
+def _read(
+    files: tuple[Path, Path | None], columns: tuple[str, list[str] | None, str | None], parts: tuple
+) -> tuple["gv.TimeSeries", "gv.Model", dict[str, Any], Path]:
+    """Return series and model from what states them, this as settings for the record, and the file of the data."""
+    equations, file = files_of(*files)
+    model, settings = model_in(equations, *parts)
+    series, of_file = series_of(file, *columns, outputs=model.output_names or ())
+    return series, model, settings | of_file, file
 
 
 def _write_posterior(post: "gv.Posterior", out: Path) -> None:
@@ -74,9 +79,10 @@ def _write_posterior(post: "gv.Posterior", out: Path) -> None:
 @app.command()
 def infer(
     file: File,
-    drift: Drift,
-    noise: Noise,
     dt: Step,
+    data: Data = None,
+    drift: Drift = None,
+    noise: Noise = None,
     time: TimeColumn = "t",
     values: ValueColumns = None,
     unit: Unit = None,
@@ -94,7 +100,7 @@ def infer(
 
     check_out(out)
     parts = (drift, param, diffusion, noise, initial_mean, initial_cov, emission)
-    series, model, settings = _read((file, time, values, unit), parts)
+    series, model, settings, source = _read((file, data), (time, values, unit), parts)
     how = _method(method)
     post = gv.infer(model, series, dt=dt, span=span, method=how)
 
@@ -102,17 +108,14 @@ def infer(
     _write_posterior(post, out)
     post.save(out / "posterior.gv")
     settings |= {
-        "time": time,
-        "values": values,
-        "unit": unit,
         "dt": dt,
         "span": [post.times[0], post.times[-1]],
         "method": method,
     }
     settings |= {"tolerance": how.tolerance, "max_iterations": how.max_iterations}
-    report.write_result(out, "infer", outcome_of(post), settings=settings, seeds={}, data=file)
+    report.write_result(out, "infer", outcome_of(post), settings=settings, seeds={}, data=source)
     print_table(
-        f"{file.name}, {drift}",
+        f"{source.name}, {drift or file.name}",
         {
             "ELBO": f"{post.elbo:.6f} nats",
             "status": post.status,
@@ -127,10 +130,16 @@ def infer(
 @app.command()
 def learn(
     file: File,
-    drift: Drift,
-    noise: Noise,
     dt: Step,
-    trainable: Annotated[list[str], typer.Option(help="Parameter to learn, such as drift; may be repeated.")],
+    data: Data = None,
+    drift: Drift = None,
+    noise: Noise = None,
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Parameter to learn, such as drift; may be repeated. By default all that equations leave free."
+        ),
+    ] = None,
     time: TimeColumn = "t",
     values: ValueColumns = None,
     unit: Unit = None,
@@ -159,10 +168,10 @@ def learn(
 
     check_out(out)
     parts = (drift, param, diffusion, noise, initial_mean, initial_cov, emission)
-    series, model, settings = _read((file, time, values, unit), parts)
+    series, model, settings, source = _read((file, data), (time, values, unit), parts)
     options = {"objective": objective, "max_iterations": max_iterations}
     key = jax.random.key(seed) if objective == "particles" else None
-    fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable, key=key, **options)
+    fit = gv.learn(model, series, dt=dt, span=span, trainable=trainable or None, key=key, **options)
 
     begin(out)
     _write_posterior(fit.posterior, out)
@@ -175,12 +184,9 @@ def learn(
     report.write_table(out / "history.csv", columns)
     horizon = [fit.posterior.times[0], fit.posterior.times[-1]]
     settings |= {
-        "time": time,
-        "values": values,
-        "unit": unit,
         "dt": dt,
         "span": horizon,
-        "trainable": trainable,
+        "trainable": trainable or list(fit.trainable),
         **options,
     }
     outcome = outcome_of(fit.posterior) | {"status": fit.status, "message": fit.message, "converged": fit.converged}
@@ -189,7 +195,7 @@ def learn(
     if fit.evidence is not None:
         outcome["evidence"] = fit.evidence.stored()
     seeds = {} if key is None else {"seed": seed}
-    report.write_result(out, "learn", outcome, settings=settings, seeds=seeds, data=file)
+    report.write_result(out, "learn", outcome, settings=settings, seeds=seeds, data=source)
     console.print(fit.summary(), markup=False)
     console.print(f"written to {out}", markup=False, soft_wrap=True)
     not_converged({} if fit.converged else {fit.status: fit.message})
@@ -198,9 +204,10 @@ def learn(
 @app.command()
 def compare(
     file: File,
-    drift: Drift,
-    noise: Noise,
     dt: Step,
+    data: Data = None,
+    drift: Drift = None,
+    noise: Noise = None,
     time: TimeColumn = "t",
     values: ValueColumns = None,
     unit: Unit = None,
@@ -220,7 +227,7 @@ def compare(
 
     check_out(out)
     parts = (drift, param, diffusion, noise, initial_mean, initial_cov, emission)
-    series, model, settings = _read((file, time, values, unit), parts)
+    series, model, settings, source = _read((file, data), (time, values, unit), parts)
     count = round(hold_out * len(series))
     held = np.isin(np.arange(len(series)), np.random.default_rng(seed).choice(len(series), count, replace=False))
     train, test = series.subset(~held), series.subset(held) if count else None
@@ -247,11 +254,11 @@ def compare(
 
     begin(out)
     settings |= {"dt": dt, "span": list(span), "hold_out": hold_out}
-    report.write_result(out, "compare", {"methods": rows}, settings=settings, seeds={"seed": seed}, data=file)
+    report.write_result(out, "compare", {"methods": rows}, settings=settings, seeds={"seed": seed}, data=source)
     names = ("nats", "nlpd", "rmse", "seconds")
     columns = {n: np.array([np.nan if r[n] is None else r[n] for r in rows.values()], float) for n in names}
     report.write_labelled(out / "comparison.csv", {"method": list(rows)}, columns)
     score = {n: f"NLPD {r['nlpd']:.4f}, RMSE {r['rmse']:.4f}, " if test else "" for n, r in rows.items()}
     lines = {n: f"{r['nats']:.4f} nats, {score[n]}{r['seconds']:.2f} s, {r['status']}" for n, r in rows.items()}
-    print_table(f"{file.name}, {drift}: {len(train)} observations, {count} held out", lines, out)
+    print_table(f"{source.name}, {drift or file.name}: {len(train)} observations, {count} held out", lines, out)
     not_converged(stuck)

@@ -1,6 +1,8 @@
 """Options that several commands have, and the model and the series that they define."""
 
+import csv
 import inspect
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +15,20 @@ if TYPE_CHECKING:
     import girsanov as gv
 
 _NUMBERS = "a number, a list 1,2 or a matrix 1,2;3,4"
-File = Annotated[Path, typer.Argument(help="CSV file with a header.", exists=True, dir_okay=False)]
-Drift = Annotated[str, typer.Option(help="Name of the drift f in snake case, such as double_well.")]
+File = Annotated[
+    Path,
+    typer.Argument(help="CSV file with a header; or a TOML file of equations, before it.", exists=True, dir_okay=False),
+]
+Data = Annotated[
+    Path | None, typer.Argument(help="CSV file, if the first is a file of equations.", exists=True, dir_okay=False)
+]
+Drift = Annotated[
+    str | None,
+    typer.Option(help="Name of the drift f in snake case, such as double_well; or a file of equations is given."),
+]
 Param = Annotated[list[str] | None, typer.Option(help="Parameter of the drift, name=value; may be repeated.")]
 Diffusion = Annotated[str, typer.Option(help=f"Spectral density Q of the diffusion: {_NUMBERS}.")]
-Noise = Annotated[str, typer.Option(help=f"Variance of the Gaussian observation noise: {_NUMBERS}.")]
+Noise = Annotated[str | None, typer.Option(help=f"Variance of the Gaussian observation noise: {_NUMBERS}.")]
 InitialMean = Annotated[str, typer.Option(help="Mean of the state at the start of the span: a number or a list.")]
 InitialCov = Annotated[str, typer.Option(help=f"Covariance of the state at the start of the span: {_NUMBERS}.")]
 Emission = Annotated[
@@ -90,14 +101,61 @@ def _drift(name: str, params: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     return kinds[name](**values), values
 
 
+def files_of(first: Path, second: Path | None) -> tuple[Path | None, Path]:
+    """Return the file of equations, or None, and the file of data."""
+    equations = first.suffix.lower() == ".toml"
+    if second is None and equations:
+        raise ValueError(f"{first} is a file of equations: give the CSV file with the data after it")
+    if second is not None and not equations:
+        raise ValueError(f"of two files the first is one of equations, whose name ends in .toml, got {first}")
+    return (None, first) if second is None else (first, second)
+
+
 def series_of(
-    file: Path, time: str, values: list[str] | None, unit: str | None
+    file: Path, time: str, values: list[str] | None, unit: str | None, outputs: Sequence[str] = ()
 ) -> tuple["gv.TimeSeries", dict[str, Any]]:
-    """Return the series in a file, and the options as result.json stores them."""
+    """Return the series in a file, and the options as result.json stores them.
+
+    The values are by default the columns with the names of the `outputs`, if there are such.
+    """
     import girsanov as gv
 
+    if not values and outputs and set(outputs) <= set(_header(file)):
+        values = list(outputs)
     series = gv.TimeSeries.from_csv(file, time=time, values=values or None, unit=unit)
     return series, {"time": time, "values": values, "unit": unit}
+
+
+def _header(file: Path) -> list[str]:
+    with file.open(newline="", encoding="utf-8-sig") as lines:
+        return [name.strip() for name in next(csv.reader(lines), [])]
+
+
+def model_in(
+    file: Path | None,
+    drift: str | None,
+    param: list[str] | None,
+    diffusion: str,
+    noise: str | None,
+    mean: str,
+    cov: str,
+    emission: str | None,
+) -> tuple["gv.Model", dict[str, Any]]:
+    """Return the model of a file of equations or else of the options, and what result.json stores of it."""
+    import girsanov as gv
+
+    if file is None:
+        if drift is None or noise is None:
+            missing = "--drift" if drift is None else "--noise"
+            raise ValueError(f"{missing} is missing: state the model by options, or give a file of equations first")
+        return model_of(drift, param, diffusion, noise, mean, cov, emission)
+    given = {"--drift": drift, "--param": param, "--noise": noise, "--emission": emission}
+    given |= {"--diffusion": diffusion != "1", "--initial-mean": mean != "0", "--initial-cov": cov != "1"}
+    for option, value in given.items():
+        if value:
+            raise ValueError(f"{option} and the equations in {file} both state the model: leave {option} out")
+    model = gv.Model.from_equations(file)
+    return model, {"equations": json.loads(model.equations.source)}
 
 
 def model_of(

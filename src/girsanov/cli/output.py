@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +62,9 @@ def outcome_of(post: "gv.Posterior") -> dict[str, Any]:
     }
 
 
-def write_series(path: Path, series: "gv.TimeSeries") -> Path:
-    """Write a series as CSV, with the times in the column `t`, and return the path."""
-    columns = dict(zip(report.names("y", series.dim), series.values.T, strict=True))
+def write_series(path: Path, series: "gv.TimeSeries", names: Sequence[str] | None = None) -> Path:
+    """Write a series as CSV, with the times in the column `t` and its outputs by name, and return the path."""
+    columns = dict(zip(names or report.names("y", series.dim), series.values.T, strict=True))
     return report.write_table(path, {"t": series.times} | columns)
 
 

@@ -19,7 +19,7 @@ from girsanov.cli.options import (
     Param,
     Seed,
     key,
-    model_of,
+    model_in,
     random_times,
 )
 from girsanov.cli.output import begin, check_out, console, print_table, save_figure, write_over_time, write_series
@@ -27,9 +27,12 @@ from girsanov.cli.output import begin, check_out, console, print_table, save_fig
 
 @app.command()
 def simulate(
-    drift: Drift,
-    noise: Noise,
     span: Annotated[tuple[float, float], typer.Option(help="Time of the initial state and end of the horizon.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="TOML file of equations, instead of options.", exists=True, dir_okay=False)
+    ] = None,
+    drift: Drift = None,
+    noise: Noise = None,
     n: Annotated[int, typer.Option(help="Number of observations, at random times in the span.", min=1)] = 40,
     param: Param = None,
     diffusion: Diffusion = "1",
@@ -47,13 +50,14 @@ def simulate(
 
     if not span[0] < span[1]:
         raise ValueError(f"--span must be a start and a later end, as in --span 0 10; got {span[0]:g} {span[1]:g}")
-    model, settings = model_of(drift, param, diffusion, noise, initial_mean, initial_cov, emission)
+    model, settings = model_in(file, drift, param, diffusion, noise, initial_mean, initial_cov, emission)
     times = random_times(np.random.default_rng(seed), span, n)
     path, series = gv.simulate(model, times, key=key(seed), dt=dt, start=span[0])
 
     begin(out)
-    data = write_series(out / "data.csv", series)
-    report.write_table(out / "path.csv", {"t": times} | dict(zip(report.names("x", model.dim), path.T, strict=True)))
+    data = write_series(out / "data.csv", series, model.output_names)
+    states = model.state_names or report.names("x", model.dim)
+    report.write_table(out / "path.csv", {"t": times} | dict(zip(states, path.T, strict=True)))
     settings |= {"n": n, "span": span, "dt": dt}
     report.write_result(out, "simulate", {"observations": n}, settings=settings, seeds={"seed": seed}, data=data)
     console.print(f"{n} observations in {data}", markup=False, soft_wrap=True)
