@@ -194,7 +194,9 @@ def negative_log_evidence(noise, variance):
 
 @pytest.mark.slow
 def test_learnt_noise_is_that_of_maximum_likelihood_and_zeros_stay_zero():
-    fit = gv.learn(oscillator(), gv.TimeSeries(TIMES, VALUES), dt=0.2, trainable=["diffusion", "likelihood"])
+    fit = gv.learn(
+        oscillator(), gv.TimeSeries(TIMES, VALUES), dt=0.2, trainable=["diffusion", "likelihood"], check=False
+    )
     assert fit.status == "converged"
     best = scipy.optimize.minimize(
         lambda u: negative_log_evidence(*np.exp(u)), np.log([0.5, NOISE]), method="Nelder-Mead", options={"xatol": 1e-7}

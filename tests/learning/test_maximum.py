@@ -1,8 +1,5 @@
 """Learning reaches the maximum, or says that it has not: against SciPy on a Kalman filter, and where there is none."""
 
-import argparse
-import io
-
 import equinox as eqx
 import jax
 import numpy as np
@@ -11,7 +8,6 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from rich.console import Console
 from support import assert_close
 from tolerances import TOLERANCES
 
@@ -93,12 +89,6 @@ def test_the_carbon_dioxide_record(objective):
     result = maximum.judge("CO2", maximum.co2_case(), objective=objective)
     assert result.status == "converged", result
     assert result.below < maximum.CLOSE, result
-
-
-@pytest.mark.slow
-def test_random_linear_models_reach_the_maximum_or_say_that_they_have_not():
-    console = Console(file=io.StringIO(), width=150)
-    assert maximum.random_models(console, argparse.Namespace(models=24, seed=5)), console.file.getvalue()
 
 
 @pytest.mark.slow
@@ -198,6 +188,7 @@ def test_a_ridge_to_infinity_is_no_maximum():
     """scale · x (well − x²) with scale → 0 and well → ∞ is all but linear, and 7 nats lower than the double well."""
     fit = double_well_fit(0.1, 4.0)
     assert fit.status in ("edge", "flat", "saddle", "max_iterations")
+    assert "drift.well" in fit.message
     assert fit.elbo < double_well_fit(2.0, 1.0).elbo - 5.0
 
 

@@ -245,6 +245,6 @@ def _worst(small: np.ndarray, large: np.ndarray) -> tuple[float, float]:
     """Return the pair (small, large) whose ratio is largest."""
     if small.size == 0:
         return 1.0, 1.0
-    ratio = large / small
+    ratio = np.where(small > 0.0, large / np.where(small > 0.0, small, 1.0), 0.0)  # a step without noise is no scale
     i = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
     return float(small[i]), float(large[i])

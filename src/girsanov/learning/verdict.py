@@ -17,6 +17,7 @@ _FLAT = 1e-4  # below this curvature the data do not determine a parameter: nats
 _SHARE = 0.3  # a parameter with a larger share of a direction is named
 _SINGULAR = 1e-12  # relative size of eigenvalues that count as zero
 _FOLD, _FOLDS = 4.0, 2  # how far to move a logarithm, and how often, to see whether the bound falls
+_BOTH = 2  # sides of a parameter to which the bound does not fall
 _SAME = 1e-3  # nats: a fall towards an edge by less than this is none
 _SHAKES, _AWAY = 2, 4.0  # climbs from parameters nearby, and how far away they start, in standard deviations
 _CLIMBS = 6  # the largest number of climbs
@@ -119,6 +120,8 @@ def curvature_trouble(learner: Any, summit: Summit) -> tuple[str, str] | None:
 def edge_trouble(learner: Any, summit: Summit, tolerance: float) -> tuple[str, str] | None:
     """Return "edge" with a sentence where the bound does not fall all the way to an end of a parameter's range.
 
+    Where it does not fall to either end, it is "flat".
+
     Only coordinates that the data hardly tell are looked at: each is moved far to either side, and the others follow.
     """
     first = to_vector(learner.spec, learner.problem.stated)
@@ -128,17 +131,22 @@ def edge_trouble(learner: Any, summit: Summit, tolerance: float) -> tuple[str, s
         if ends is None or not _is_wide(summit.precision, i, size):
             continue
         far = _FOLD if p.kind != "real" else np.expm1(_FOLD) * size
-        side = _side(learner, summit, i, far, theta - first[i], tolerance)
+        side, name = _side(learner, summit, i, far, theta - first[i], tolerance), entries(learner.spec)[i]
+        if side == _BOTH:
+            return "flat", (
+                f"the bound stays the same however far {name} moves, to either side: the data cannot tell its value; "
+                "fix it, or give it a prior"
+            )
         if side is not None:
             return "edge", (
-                f"{entries(learner.spec)[i]} runs towards {ends[side]}: the bound rises, or stays the same, all the "
+                f"{name} runs towards {ends[side]}: the bound rises, or stays the same, all the "
                 "way there. Fix it at a value, leave out the part of the model that it belongs to, or give it a prior"
             )
     return None
 
 
 def _side(learner: Any, summit: Summit, i: int, far: float, travelled: float, tolerance: float) -> int | None:
-    """Return the side, 0 or 1, to which the profile never falls along coordinate i, or None.
+    """Return the side, 0 or 1, to which the profile never falls along coordinate i, _BOTH, or None.
 
     A coordinate that has come a long way from the start ends where it was heading. Otherwise the profile has to fall
     to the other side nearby: where it does not, it is flat, and falls only where the E-step fails.
@@ -148,7 +156,7 @@ def _side(learner: Any, summit: Summit, i: int, far: float, travelled: float, to
         return side if _stays_high(learner, summit, i, np.copysign(far, travelled), tolerance) else None
     high = [_stays_high(learner, summit, i, sign * far, tolerance) for sign in (-1.0, 1.0)]
     if high[0] == high[1]:
-        return None
+        return _BOTH if high[0] else None
     side = high.index(True)
     near = following(learner, summit.point, i, (0.5 - side) * far, tolerance)
     return side if near is None or near.value < summit.point.value - tolerance else None
