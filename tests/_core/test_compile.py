@@ -76,3 +76,14 @@ def test_no_garbage_is_collected_during_a_compilation_and_the_users_choice_is_as
         assert during == [False, False] and gc.isenabled() is enabled
     finally:
         gc.enable() if before else gc.disable()
+
+
+def test_an_interrupt_in_a_compilation_leaves_garbage_collection_on():
+    @compiled
+    def program(x):
+        raise KeyboardInterrupt
+
+    assert gc.isenabled()
+    with pytest.raises(KeyboardInterrupt):
+        program(np.asarray(3.0))
+    assert gc.isenabled()

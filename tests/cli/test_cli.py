@@ -336,3 +336,19 @@ def test_files_of_equations_and_options_do_not_mix(tmp_path, capsys):
     model.write_text(EQUATIONS.replace("4 * position", "rate * position"))
     assert run("infer", model, data, "--dt", 0.5, "--out", tmp_path / "out") == 2
     assert "states.position.drift: 'rate' is not defined" in " ".join(capsys.readouterr().err.split())
+
+
+def test_data_without_a_column_for_every_output_are_not_guessed(tmp_path, capsys):
+    """Otherwise a column of something else would be taken for the output that is missing."""
+    two = EQUATIONS.replace(
+        "[parameters]", '[outputs.other]\nmeasures = "exp(position)"\ndistribution = "poisson"\n[parameters]'
+    )
+    model, data = tmp_path / "model.toml", tmp_path / "data.csv"
+    model.write_text(two)
+    report.write_table(data, {"t": np.arange(3.0), "seen": np.zeros(3), "temperature": np.ones(3)})
+    assert run("infer", model, data, "--dt", 0.5, "--out", tmp_path / "out") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "has no column 'other'" in said and "--values" in said
+    named = ["--values", "seen", "--values", "temperature"]
+    assert run("infer", model, data, *named, "--dt", 0.5, "--out", tmp_path / "out") == 0
+    assert result(tmp_path / "out")["settings"]["values"] == ["seen", "temperature"]

@@ -2,16 +2,19 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
-from support import assert_close, assert_gaussian
+from support import assert_close, assert_gaussian, pose
 from tolerances import TOLERANCES
 
 import girsanov as gv
+from girsanov.data.grid import make_grid
+from girsanov.inference.conditioning import scale_at_fault
 from girsanov.likelihoods import Gaussian, Poisson
 
 TIMES = np.array([0.0, 0.31, 0.8, 0.85, 1.9, 2.4, 2.41, 3.3])
@@ -226,6 +229,19 @@ def test_the_gradient_of_the_bound_is_that_of_differences():
 
 
 # --- what cannot be done
+
+
+def test_a_coordinate_without_noise_is_not_the_scale_at_fault():
+    """Its step has a noise of zero, as stated; the noise of the velocity is what is too small here."""
+    model, series = oscillator(noise=1e-20), gv.TimeSeries(TIMES, VALUES)
+    grid = make_grid(series, 0.2, None, None)
+    problem = pose(model, series, grid, gv.CVIDP().rule(2))
+    N = len(grid.times)
+    said = scale_at_fault(problem, np.zeros((N, 2)), np.tile(np.eye(2), (N, 1, 1)))
+    assert said.startswith("the noise of one step") and "= 0," not in said
+    still = eqx.tree_at(lambda p: p.data.gaps, problem, 0.0 * problem.data.gaps)
+    said = scale_at_fault(still, np.full((N, 2), 1e9), np.tile(np.eye(2), (N, 1, 1)))
+    assert said.startswith("the state lies at 1e+09")  # where no step has noise, none is too small
 
 
 def bent(x, t):

@@ -306,3 +306,14 @@ def test_the_gradient_of_the_marginal_bound_is_that_of_differences():
         for j in range(3):
             ends = [learner.e_step(lam + s * 1e-3 * np.eye(3)[j], here).elbo for s in (1.0, -1.0)]
             assert abs((ends[0] - ends[1]) / 2e-3 - here.grad[j]) < TOLERANCES["learnt"] * max(1.0, abs(here.grad[j]))
+
+
+def test_a_summary_has_no_error_beside_an_entry_that_is_fixed():
+    model = gv.Model(gv.Linear(-np.eye(2)), 0.5, gv.GaussianState(np.zeros(2), 0.5), gv.likelihoods.Gaussian(0.1))
+    panel = gv.Panel(
+        [gv.simulate(model, np.arange(1, 6) * 0.3, key=jax.random.key(i), dt=0.1, start=0.0).series for i in range(2)]
+    )
+    fit = gv.learn(model, panel, dt=0.3, span=(0.0, 1.5), trainable=["diffusion"], progress=False)
+    lines = {line.split("  ")[0]: line.split()[-1] for line in fit.summary().splitlines()}
+    assert lines["diffusion[0, 1]"] == lines["diffusion[1, 0]"] == "–"
+    assert lines["diffusion[0, 0]"] == lines["diffusion[1, 1]"] == f"{fit.standard_errors['diffusion']:.3g}"

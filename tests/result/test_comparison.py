@@ -178,3 +178,14 @@ def test_cuts_are_observations_with_a_value():
     assert cut_indices(series, 100).tolist() == [i for i in range(8, 30) if i != 11]
     assert cut_indices(series, 1).tolist() == [8]
     assert len(cut_indices(gv.TimeSeries([1.0], [0.5]), 10)) == 0
+
+
+def test_names_that_are_no_texts_become_texts():
+    series = data(ou())
+    post = gv.infer(ou(), series, 0.2, SPAN, progress=False)
+    got = gv.compare({1: post, 2.5: post}, cuts=2, progress=False)
+    assert set(got.rows) == {"1", "2.5"}
+    with pytest.raises(ValueError, match="two fits are called '1'"):
+        gv.compare({1: post, "1": post}, cuts=2, progress=False)
+    with pytest.raises(ValueError, match=r"'7' must be a result of gv.learn or gv.infer, got int"):
+        gv.compare({7: 3}, progress=False)

@@ -57,8 +57,8 @@ def _no_collection() -> Iterator[None]:
     because JAX's own objects are so many, and finds next to nothing.
     """
     enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if enabled:

@@ -116,12 +116,19 @@ def series_of(
 ) -> tuple["gv.TimeSeries", dict[str, Any]]:
     """Return the series in a file, and the options as result.json stores them.
 
-    The values are by default the columns with the names of the `outputs`, if there are such.
+    The values are by default the columns with the names of the `outputs` of a model, and all of them must be there:
+    another column is never taken for an output.
     """
     import girsanov as gv
 
-    if not values and outputs and set(outputs) <= set(_header(file)):
-        values = list(outputs)
+    if not values and outputs:
+        header, values = _header(file), list(outputs)
+        missing = [name for name in outputs if name not in header]
+        if missing:
+            raise ValueError(
+                f"{file} has no column {missing[0]!r}, which the equations call an output; it has {', '.join(header)}. "
+                f"Name the columns of {', '.join(outputs)} in this order: --values NAME for each"
+            )
     series = gv.TimeSeries.from_csv(file, time=time, values=values or None, unit=unit)
     return series, {"time": time, "values": values, "unit": unit}
 

@@ -242,9 +242,9 @@ def scales_apart(problem: Posed, away: np.ndarray, sds: np.ndarray) -> str:
 
 
 def _worst(small: np.ndarray, large: np.ndarray) -> tuple[float, float]:
-    """Return the pair (small, large) whose ratio is largest."""
-    if small.size == 0:
+    """Return the pair (small, large) whose ratio is largest; a step without noise is no scale."""
+    if not (small > 0.0).any():
         return 1.0, 1.0
-    ratio = np.where(small > 0.0, large / np.where(small > 0.0, small, 1.0), 0.0)  # a step without noise is no scale
+    ratio = np.where(small > 0.0, large / np.where(small > 0.0, small, 1.0), 0.0)
     i = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
     return float(small[i]), float(large[i])

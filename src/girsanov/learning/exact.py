@@ -23,10 +23,10 @@ from girsanov.data.series import TimeSeries
 from girsanov.inference.loop import Run
 from girsanov.inference.status import Status
 from girsanov.learning.learner import Learner
-from girsanov.learning.newton import Point, Summit, newton
+from girsanov.learning.newton import STEPS, Point, Summit, newton
 from girsanov.learning.objectives import log_prior
 from girsanov.learning.parameters import Spec, insert, to_vector
-from girsanov.learning.verdict import STEPS, Verdict, curvature_trouble, judge, unjudged
+from girsanov.learning.verdict import Verdict, curvature_trouble, judge, unjudged
 
 _WIDTH = 1.0  # change of the log variance of a density of the model up to which the points stay
 _NUMBERS = [n * 2**k for k in range(10) for n in (64, 96)]  # of points; few, so that few programs are compiled

@@ -97,7 +97,7 @@ class _Scored(NamedTuple):
     notes: list[str]
 
 
-def compare(fits: Mapping[str, Any], *, key: Any = None, cuts: int = 10, progress: bool = True) -> Comparison:
+def compare(fits: Mapping[Any, Any], *, key: Any = None, cuts: int = 10, progress: bool = True) -> Comparison:
     """Compare models that were fitted to the same series, by evidence and by how well they predict.
 
     The evidence is that of a fit with the objective "exact" or "particles"; else the estimate of `diagnose` where its
@@ -106,7 +106,7 @@ def compare(fits: Mapping[str, Any], *, key: Any = None, cuts: int = 10, progres
     seen all observations, and Gaussian laws of the state.
 
     Args:
-        fits: results of `gv.learn` or `gv.infer`, by name.
+        fits: results of `gv.learn` or `gv.infer`, by name. Names become texts.
         key: a JAX random key for `diagnose`. Without one the evidence is the bound, unless learning found it.
         cuts: the largest number of leave-future-out scores, each of which is one inference; default 10.
         progress: whether to show the progress if it takes longer than two seconds; default True.
@@ -118,7 +118,7 @@ def compare(fits: Mapping[str, Any], *, key: Any = None, cuts: int = 10, progres
         ValueError: if there is no fit, if one is something else, or if the series differ.
         KeyboardInterrupt: on Ctrl-C. Its attribute `kept` is the comparison of the models that were done, if any.
     """
-    posts = _checked(fits)
+    fits, posts = _checked(fits)
     check_whole(cuts=cuts)
     if key is not None:
         check_draws(key)
@@ -139,14 +139,19 @@ def compare(fits: Mapping[str, Any], *, key: Any = None, cuts: int = 10, progres
     return _ranked(done, posts, cuts)
 
 
-def _checked(fits: Any) -> dict[str, Any]:
-    """Return the posteriors, or raise a ValueError unless they are of one series."""
+def _checked(fits: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fits and their posteriors by name, or raise a ValueError unless they are of one series."""
     if not isinstance(fits, Mapping) or not fits:
         raise ValueError(f"give a dictionary of fits by name, e.g. {{'linear': one, 'wells': other}}, got {fits!r}")
-    posts = {str(name): getattr(fit, "posterior", fit) for name, fit in fits.items()}
+    named: dict[str, Any] = {}
+    for name, fit in fits.items():
+        if str(name) in named:
+            raise ValueError(f"two fits are called {str(name)!r}: names are compared as texts; rename one of them")
+        named[str(name)] = fit
+    posts = {name: getattr(fit, "posterior", fit) for name, fit in named.items()}
     for name, post in posts.items():
         if not all(hasattr(post, part) for part in ("series", "moments", "target")):
-            raise ValueError(f"{name!r} must be a result of gv.learn or gv.infer, got {type(fits[name]).__name__}")
+            raise ValueError(f"{name!r} must be a result of gv.learn or gv.infer, got {type(named[name]).__name__}")
     (first, one), *others = posts.items()
     for name, post in others:
         for part in ("times", "values", "errors"):
@@ -157,7 +162,7 @@ def _checked(fits: Any) -> dict[str, Any]:
                     f"{first!r} and {name!r} are fits of different series: their {part} differ. Evidence and scores "
                     "can be compared for the same observations only; fit both to one series"
                 )
-    return posts
+    return named, posts
 
 
 def _scored(fit: Any, post: Any, key: Any, cuts: int) -> _Scored:

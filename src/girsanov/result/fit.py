@@ -41,6 +41,19 @@ class FitHistory:
         return len(self.elbo)
 
 
+def parameter_lines(parameters: Mapping[str, np.ndarray], errors: Mapping[str, float] | None) -> list[str]:
+    """Return the lines of a table of values and their standard errors, the header first."""
+    lines, errors = [f"{'parameter':<28}{'value':>12}{'std. error':>12}"], errors or {}
+    for path, value in parameters.items():
+        for index, v in np.ndenumerate(value):
+            name = path + (str(list(index)) if index else "")
+            # A matrix with a single standard error is a multiple of the identity; its other entries are fixed.
+            fixed = len(index) == 2 and index[0] != index[1]
+            error = errors.get(name, None if fixed else errors.get(path))
+            lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
+    return lines
+
+
 @dataclasses.dataclass(frozen=True)
 class Fit:
     """A fitted model and its posterior, the result of `gv.learn`.
@@ -106,15 +119,7 @@ class Fit:
         Returns:
             The table as text, with one line for each number.
         """
-        lines = [f"{'parameter':<28}{'value':>12}{'std. error':>12}"]
-        errors = self.standard_errors or {}
-        for path, value in self.parameters.items():
-            for index, v in np.ndenumerate(value):
-                name = path + (str(list(index)) if index else "")
-                # A matrix with a single standard error is a multiple of the identity; its other entries are fixed.
-                fixed = len(index) == 2 and index[0] != index[1]
-                error = errors.get(name, None if fixed else errors.get(path))
-                lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
+        lines = parameter_lines(self.parameters, self.standard_errors)
         if self.evidence is not None:
             lines.append(self.evidence.sentence())
         lines.append(f"evidence bound {self.elbo:.6g} nats; {self.status} after {len(self.history) - 1} iterations")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from girsanov.model.model import Model
-from girsanov.result.fit import FitHistory
+from girsanov.result.fit import FitHistory, parameter_lines
 from girsanov.result.panel_posterior import PanelPosterior
 
 
@@ -88,13 +88,7 @@ class PanelFit:
             The table as text: a line for each number of the shared parameters, and of the individual ones their mean,
             least and largest value over the series.
         """
-        lines = [f"{'parameter':<28}{'value':>12}{'std. error':>12}"] if self.parameters else []
-        errors = self.standard_errors or {}
-        for path, value in self.parameters.items():
-            for index, v in np.ndenumerate(value):
-                name = path + (str(list(index)) if index else "")
-                error = errors.get(name, errors.get(path))
-                lines.append(f"{name:<28}{v:>12.5g}" + (f"{error:>12.3g}" if error is not None else f"{'–':>12}"))
+        lines = parameter_lines(self.parameters, self.standard_errors) if self.parameters else []
         if self.individual:
             title = "random" if self.random else "individual"
             lines.append(f"{title:<28}{'mean':>12}{'least':>12}{'largest':>12}")
