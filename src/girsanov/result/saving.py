@@ -5,6 +5,8 @@ likelihood or emission is code, which the file does not contain; it must be give
 """
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,16 @@ def write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> P
     with path.open("wb") as file:
         np.savez_compressed(file, header=json.dumps(header), **arrays)
     return path
+
+
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file in one step: even if the process is killed, a reader finds all of it, or what was there before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
