@@ -106,6 +106,8 @@ class Panel(Mapping[str, TimeSeries]):
         errors: Names = None,
         unit: str | None = None,
         origin: Any = None,
+        decimal: str | None = None,
+        date_order: str | None = None,
     ) -> "Panel":
         """Read a panel from a CSV file with a row for every series and time.
 
@@ -115,13 +117,18 @@ class Panel(Mapping[str, TimeSeries]):
             time: name of the time column.
             values: name or names of the value columns, by default all columns but the ids, the times and the errors.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
-            unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
+            unit: give a unit, such as "D", "month" or "s", if the time column holds dates.
             origin: the date that becomes time zero of all series, by default the first date in the file.
+            decimal: "." or ",", as for `TimeSeries.from_csv`.
+            date_order: "DMY" or "MDY", as for `TimeSeries.from_csv`.
 
         Returns:
             The panel, with the series in the order in which they first appear.
         """
-        return cls._from_columns(read_csv(path, time, values, errors, dated=unit is not None, id=id), unit, origin)
+        read = read_csv(
+            path, time, values, errors, dated=unit is not None, id=id, decimal=decimal, date_order=date_order
+        )
+        return cls._from_columns(read, unit, origin)
 
     @classmethod
     def from_dataframe(
@@ -198,7 +205,10 @@ class Panel(Mapping[str, TimeSeries]):
 
         def series(r: list[int]) -> TimeSeries:
             errors = None if read.errors is None else read.errors[r]
-            return TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin)
+            one = TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin)
+            if read.source is not None:
+                one.source = read.source._replace(lines=[read.source.lines[i] for i in r])
+            return one
 
         return cls({name: _named(name, lambda r=r: series(r)) for name, r in rows.items()})
 
