@@ -10,6 +10,8 @@ EXTRAS = {
     "diffrax": "diffrax",
     "joblib": "parallel",
     "distributed": "parallel",
+    "openpyxl": "tables",
+    "pyarrow": "tables",
 }
 
 

@@ -107,6 +107,8 @@ class Panel(Mapping[str, TimeSeries]):
         covariates: Names = None,
         unit: str | None = None,
         origin: Any = None,
+        decimal: str | None = None,
+        date_order: str | None = None,
     ) -> "Panel":
         """Read a panel from a CSV file with a row for every series and time.
 
@@ -117,13 +119,16 @@ class Panel(Mapping[str, TimeSeries]):
             values: name or names of the value columns, by default all columns but the others named here.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
             covariates: name or names of the columns with numbers that are the same in all rows of a series.
-            unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
+            unit: give a unit, such as "D", "month" or "s", if the time column holds dates.
             origin: the date that becomes time zero of all series, by default the first date in the file.
+            decimal: "." or ",", as for `TimeSeries.from_csv`.
+            date_order: "DMY" or "MDY", as for `TimeSeries.from_csv`.
 
         Returns:
             The panel, with the series in the order in which they first appear.
         """
-        read = read_csv(path, time, values, errors, unit is not None, id, covariates)
+        how = {"decimal": decimal, "date_order": date_order}
+        read = read_csv(path, time, values, errors, unit is not None, id, covariates, **how)
         return cls._from_columns(read, unit, origin)
 
     @classmethod
@@ -212,7 +217,10 @@ class Panel(Mapping[str, TimeSeries]):
         def series(r: list[int]) -> TimeSeries:
             errors = None if read.errors is None else read.errors[r]
             given = {c: _constant(c, column[r]) for c, column in (read.covariates or {}).items()}
-            return TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin, covariates=given)
+            one = TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin, covariates=given)
+            if read.source is not None:
+                one.source = read.source._replace(lines=[read.source.lines[i] for i in r])
+            return one
 
         return cls({name: _named(name, lambda r=r: series(r)) for name, r in rows.items()})
 

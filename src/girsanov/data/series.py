@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from girsanov._core.checks import as_floats, is_finite, shown
-from girsanov.data.columns import read_csv, read_frame
+from girsanov.data.columns import Source, read_csv, read_frame
 from girsanov.data.dates import are_dates, as_dates, as_numbers
 
 
@@ -19,7 +19,8 @@ class TimeSeries:
         values: observed values, shape (n,) or (n, D). Entries that are NaN, None, masked or pandas' NA are missing.
         errors: known standard deviations of the values, in the shape of `values`; by default none are known. A Gaussian
             likelihood adds its variance to their squares.
-        unit: the unit in which dates or durations are counted: "us", "ms", "s", "min", "h", "D" or "W". Leave it out
+        unit: the unit in which dates or durations are counted: "us", "ms", "s", "min", "h", "D", "W", or for
+            dates "month" or "year", those of the calendar. Leave it out
             if `times` are numbers.
         origin: the date that becomes time zero, by default the first of `times`. Give a second series for the same
             model, such as test data, the same origin.
@@ -34,6 +35,8 @@ class TimeSeries:
         unit: the unit of the times, or None if they were given as numbers.
         origin: the date of time zero as a datetime64 in UTC, or None if the times are not dates.
         covariates: the covariates of the series, by name.
+        source: for a series from a file of text, the file, the line of every row, and what was found out about the
+            file, such as its separator; otherwise None.
 
     Raises:
         ValueError: if the times do not increase, the shapes do not fit, a value is infinite or all are missing, or an
@@ -47,6 +50,7 @@ class TimeSeries:
     unit: str | None
     origin: np.datetime64 | None
     covariates: dict[str, float]
+    source: Source | None = None
 
     def __init__(
         self,
@@ -201,18 +205,23 @@ class TimeSeries:
         errors: Sequence[str] | str | None = None,
         unit: str | None = None,
         origin: Any = None,
+        decimal: str | None = None,
+        date_order: str | None = None,
     ) -> "TimeSeries":
         """Read a series from a CSV file with a header.
 
-        Columns are separated by commas. Empty cells and texts such as NA or nan are missing values.
+        The encoding, the separator of the columns, decimal commas, comment lines (# or %) and the form of dates are
+        found out; `series.source.found` says what they are. Empty cells and texts such as NA or nan are missing values.
 
         Args:
             path: the file; one that ends in .gz, .bz2 or .xz is decompressed.
             time: name of the time column.
             values: name or names of the value columns, by default all columns but the time and the errors.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
-            unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
+            unit: give a unit, such as "D", "month" or "s", if the time column holds dates.
             origin: the date that becomes time zero, by default the first date.
+            decimal: "." or ",", where the file does not tell whether 1,234 is a decimal number.
+            date_order: "DMY" or "MDY", where the file does not tell whether the day or the month comes first.
 
         Returns:
             The series.
@@ -221,8 +230,13 @@ class TimeSeries:
             ValueError: with the line and the column if the file cannot be read, such as for a row with more fields
                 than the header.
         """
-        read = read_csv(path, time, values, errors, dated=unit is not None)
-        return cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        read = read_csv(path, time, values, errors, dated=unit is not None, decimal=decimal, date_order=date_order)
+        try:
+            series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        except ValueError as error:
+            raise ValueError(read.source.told(str(error)) if read.source else str(error)) from None
+        series.source = read.source
+        return series
 
     @classmethod
     def from_dataframe(
