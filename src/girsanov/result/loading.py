@@ -42,9 +42,9 @@ _ARRAYS = {
 def load(
     path: str | Path,
     *,
-    drift: Callable | None = None,
+    drift: Callable[..., Any] | None = None,
     likelihood: Likelihood | Sequence[Likelihood] | None = None,
-    emission: Callable | None = None,
+    emission: Callable[..., Any] | None = None,
     diffusion: Any = None,
     of_series: Callable | None = None,
 ) -> Any:
