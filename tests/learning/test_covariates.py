@@ -14,6 +14,11 @@ from support import condition, linear_joint
 from tolerances import TOLERANCES
 
 import girsanov as gv
+from girsanov.learning.panel_problem import PanelProblem
+from girsanov.learning.parameters import make_spec
+from girsanov.learning.random_learner import RandomLearner
+from girsanov.learning.slopes import make_slopes
+from girsanov.result.infer_panel import lay_out_panel
 
 DT, SPAN = 0.1, (0.0, 2.0)
 POWER = 0.75
@@ -152,6 +157,116 @@ def test_a_single_series_learns_the_parameter_before_its_covariates(model, panel
     assert loaded.model.drift.decay == fit.model.drift.decay
     with pytest.raises(ValueError, match="objective='exact' does not take a model with covariates"):
         gv.learn(model, series, DT, SPAN, trainable=["drift.decay"], objective="exact")
+
+
+def with_doses() -> gv.Panel:
+    """Series of the hand-written model at one weight, whose first states depend on a dose in large units."""
+    doses = np.random.default_rng(2).normal(3e4, 1e4, 8)
+    firsts = 1.0 + 1e-4 * (doses - 3e4) + 0.2 * np.random.default_rng(3).normal(size=8)
+    series = {}
+    for k, (dose, first) in enumerate(zip(doses, firsts, strict=True)):
+        sim = gv.simulate(of_one(1.0, first), np.arange(1, 11) * 0.2, key=jax.random.key(k), start=0.0, dt=DT)
+        series[f"s{k}"] = gv.TimeSeries(sim.series.times, sim.series.values, covariates={"dose": dose, "weight": 70.0})
+    return gv.Panel(series)
+
+
+@pytest.mark.slow
+def test_effects_of_covariates_on_random_initial_means_are_those_of_the_exact_maximum():
+    """A normal law of the initial mean adds its variance to that of the initial state."""
+    panel = with_doses()
+    doses = np.array([s.covariates["dose"] for s in panel.values()])
+    options = {"random": ["initial.mean"], "effects": {"initial.mean": ["dose"]}, "tolerance": 1e-9}
+    fit = gv.learn(of_one(), panel, DT, SPAN, trainable=["likelihood.variance"], progress=False, **options)
+
+    def loss(x):
+        mean, variance, noise = x[0] + x[1] * (doses - doses.mean()) / 1e4, np.exp(x[2]), np.exp(x[3])
+        return -sum(exactly(s, m, 0.01 + variance, noise) for s, m in zip(panel.values(), mean, strict=True))
+
+    best = scipy.optimize.minimize(loss, [1.0, 0.5, -2.0, -3.0], method="BFGS", options={"gtol": 1e-7})
+    law, found = fit.effects["initial.mean"], fit.parameters
+    slope = law.slopes["dose"][0]
+    learnt = np.array([law.mean[0], 1e4 * slope, np.log(law.variance[0]), np.log(found["likelihood.variance"])])
+    assert fit.converged
+    assert abs(fit.elbo + best.fun) < TOLERANCES["optimum"]
+    assert np.abs(learnt - best.x).max() < TOLERANCES["optimum_moments"]
+    assert found["effect(dose on initial.mean)"] == slope
+    wanted = np.sqrt(np.linalg.inv(numerical_hessian(loss, best.x))[1, 1])
+    assert abs(1e4 * fit.standard_errors["effect(dose on initial.mean)[0]"] / wanted - 1.0) < TOLERANCES["learnt"]
+    assert "effect(dose on initial.mean)[0]" in fit.summary()
+    # Without the covariate, its part of the variation counts as variance.
+    plain = gv.learn(
+        of_one(), panel, DT, SPAN, trainable=["likelihood.variance"], random="initial.mean", progress=False
+    )
+    assert plain.effects["initial.mean"].variance > 4.0 * law.variance
+    assert plain.effects["initial.mean"].slopes == {}
+
+
+def exactly(series, first, spread, noise) -> float:
+    """The log likelihood at decay 1, by dense algebra."""
+    times = DT * np.arange(round(SPAN[1] / DT) + 1)
+    A, b = np.full((len(times) - 1, 1, 1), -1.0), np.zeros((len(times) - 1, 1))
+    mean, cov = linear_joint(A, b, np.array([[0.3]]), np.array([first]), np.array([[spread]]), times)
+    node = np.round(series.times / DT).astype(int)
+    return condition(mean, cov, np.eye(1), np.array([[noise]]), node, series.values)[2]
+
+
+def numerical_hessian(value, x) -> np.ndarray:
+    h, n = 1e-3, len(x)
+    steps = h * np.eye(n)
+
+    def entry(i, j):
+        signs = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+        return sum(a * b * value(x + a * steps[i] + b * steps[j]) for a, b in signs) / (4 * h * h)
+
+    return np.array([[entry(i, j) for j in range(n)] for i in range(n)])
+
+
+@pytest.mark.slow
+def test_the_gradient_of_the_marginal_bound_in_slopes_is_that_of_differences():
+    """With an effect in which the bound is not quadratic: the modes and the curvatures move with the slopes."""
+    model = gv.Model(gv.DoubleWell(2.0, 1.0), 0.8, gv.GaussianState(0.5, 0.2), gv.likelihoods.Gaussian(0.05))
+    times = np.arange(1, 31) * 0.1
+    panel = gv.Panel(
+        [
+            gv.TimeSeries(
+                times, gv.simulate(model, times, key=jax.random.key(k), start=0.0, dt=0.01).series.values,
+                covariates={"size": float(k * k)},
+            )
+            for k in range(3)
+        ]
+    )  # fmt: skip
+    with jax.enable_x64(True):
+        shared, drawn = make_spec(model, ["diffusion"]), make_spec(model, ["drift.scale"])
+        method = gv.CVIDP(tolerance=1e-12)
+        datas = lay_out_panel(model, panel, 0.1, (0.0, 3.0), None)
+        problem = PanelProblem(shared + drawn, method, model, method.rule(1), datas)
+        slopes = make_slopes(drawn, {"drift": "size"}, panel)
+        learner = RandomLearner(problem, shared, drawn, method, {}, 0.0, None, slopes)
+        lam = np.array([np.log(0.8), np.log(2.0), np.log(0.1), 0.2])
+        here = learner.first(lam, np.full((3, 1), lam[1]))
+        for j in (1, 3):
+            ends = [learner.e_step(lam + s * 1e-3 * np.eye(4)[j], here).elbo for s in (1.0, -1.0)]
+            assert abs((ends[0] - ends[1]) / 2e-3 - here.grad[j]) < TOLERANCES["learnt"] * max(1.0, abs(here.grad[j]))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"effects": {"diffusion": ["dose"]}}, r"effects= names 'diffusion', which is not among the random effects"),
+        ({"effects": {"drift": ["age"]}}, "series 's0' has no covariate 'age', which effects= names; it has 'dose'"),
+        (
+            {"effects": {"drift": ["weight"]}},
+            "'weight' is 70 in all 8 series, which do not tell its effect on 'drift.d",
+        ),
+        ({"effects": {"drift": ["dose", "dose"]}}, r"a covariate of 'drift.decay' twice"),
+        ({"effects": ["dose"]}, "effects= must be a mapping from random effects to names of covariates"),
+        ({"effects": {"drift": "dose"}, "random": (), "individual": "drift"}, "not among the random effects"),
+    ],
+)
+def test_effects_that_cannot_be_are_refused(options, says, as_a_user):
+    options = {"random": ["drift"], "trainable": ["diffusion"], **options}
+    with pytest.raises(ValueError, match=says):
+        gv.learn(of_one(), with_doses(), DT, SPAN, **options)
 
 
 def test_models_of_equations_and_of_noise_by_the_state_take_covariates():
