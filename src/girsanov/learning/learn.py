@@ -92,6 +92,7 @@ def learn(
     key: Any = None,
     reinitialise: Callable[[Any, Any], Any] | None = None,
     resume: Fit | None = None,
+    watch: Callable[[Mapping[str, np.ndarray], float], None] | None = None,
     progress: bool = True,
     **unknown: Any,
 ) -> Fit | PanelFit:
@@ -141,13 +142,15 @@ def learn(
             method of that name.
         resume: an earlier fit of the same parameters to continue from. With "exact" and "particles" it takes the place
             of the fit by the bound.
+        watch: a function that is called after every iteration, with the parameters by path and the objective that was
+            reached; it can write them to a file.
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
         The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
         `evidence` has the log evidence and the bias of the bound's parameters.
         For a panel it is a `PanelFit`, and the options objective, start, optimiser, learning_rate, m_steps,
-        parameter_tolerance, check, step_error, restarts, key, reinitialise and resume are for a single series.
+        parameter_tolerance, check, step_error, restarts, key, reinitialise, resume and watch are for a single series.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
@@ -160,7 +163,7 @@ def learn(
     method = check_method(method, model)
     if isinstance(series, Panel):
         given = (objective, start, optimiser, learning_rate, m_steps, parameter_tolerance, check, step_error, restarts)
-        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume), strict=True)))
+        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume, watch), strict=True)))
         return learn_panel(
             model,
             series,
@@ -212,7 +215,7 @@ def learn(
 
         @float64
         def fit(candidate: Model) -> Fit:
-            learner = Learner(spec, problem.of(candidate), method, priors, time.perf_counter(), say)
+            learner = Learner(spec, problem.of(candidate), method, priors, time.perf_counter(), say, watch)
             if start == "data":
                 learner.start_from(from_data(learner))
             result = _first_e_step(learner, series, resume)
@@ -232,7 +235,7 @@ def learn(
         fits = together(fit, models) if further is None or resume is None else [resume]
         fits.sort(key=lambda f: -f.history.objective[-1])
         if further is not None:
-            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say)
+            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say, watch)
             limits = {"tolerance": tolerance, "max_iterations": max_iterations, "check": finish}
             fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish)
     warn_unresolved(fits[0].posterior, stacklevel=4)
@@ -246,7 +249,7 @@ def learn(
 
 def _to_be_asked(fit: Fit, learner: Learner, verdict: Verdict, tolerance: float, with_step: bool) -> Fit:
     """Return the fit with what its profiles work on, and with its dependence on the time step."""
-    learner, stepped = dataclasses.replace(learner, say=None, rows=[]), None
+    learner, stepped = dataclasses.replace(learner, say=None, watch=None, rows=[]), None
     if with_step and fit.standard_errors is not None and fit.status == "converged":
         stepped = compare_steps(learner, verdict.summit, tolerance)
     return dataclasses.replace(fit, step_error=stepped, session=Session(learner, verdict.summit, tolerance))
@@ -266,6 +269,7 @@ _SINGLE = {
     "key": None,
     "reinitialise": None,
     "resume": None,
+    "watch": None,
 }
 
 
