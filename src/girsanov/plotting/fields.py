@@ -29,14 +29,15 @@ _CURVE = 300  # points of a curve
 _STRIP = 0.22  # share of the height of the axes that the visited states take
 
 
-def _range(estimate: Any, i: int, margin: float) -> tuple[float, float]:
+def range_of(estimate: Any, i: int, margin: float) -> tuple[float, float]:
+    """Return the ends of the band of a coordinate, with a margin as a share of the width."""
     low, high = estimate.band()
     a, b = float(np.nanmin(low[:, i])), float(np.nanmax(high[:, i]))
     extra = margin * ((b - a) or 1.0)
     return a - extra, b + extra
 
 
-def _typical(estimate: Any) -> np.ndarray:
+def typical_state(estimate: Any) -> np.ndarray:
     """Return the mean of the path over time, (d,)."""
     if len(estimate.times) == 1:
         return estimate.mean[0]
@@ -58,8 +59,8 @@ def plot_phase(estimate: Any, pair: tuple[int, int], drift: Callable, *, ax: Any
     if ax is None:
         _, ax = plt.subplots(figsize=(5.2, 4.6), layout="constrained")
     i, j = pair
-    x, y = (np.linspace(*_range(estimate, k, 0.12), _GRID) for k in pair)
-    at = np.tile(_typical(estimate), (_GRID * _GRID, 1))
+    x, y = (np.linspace(*range_of(estimate, k, 0.12), _GRID) for k in pair)
+    at = np.tile(typical_state(estimate), (_GRID * _GRID, 1))
     at[:, i], at[:, j] = (a.ravel() for a in np.meshgrid(x, y))
     u, v = (drift(at)[:, k].reshape(_GRID, _GRID) for k in pair)
     ax.streamplot(x, y, u, v, color="0.75", linewidth=0.6, arrowsize=0.7, density=1.1, zorder=0.5)
@@ -109,8 +110,8 @@ def plot_drift(estimate: Any, i: int, drift: Callable, *, spread: Callable | Non
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(5.2, 3.6), layout="constrained")
-    x = np.linspace(*_range(estimate, i, 0.08), _CURVE)
-    at = np.tile(_typical(estimate), (_CURVE, 1))
+    x = np.linspace(*range_of(estimate, i, 0.08), _CURVE)
+    at = np.tile(typical_state(estimate), (_CURVE, 1))
     at[:, i] = x
     f = drift(at)[:, i]
     if spread is not None:
