@@ -29,20 +29,31 @@ _OTHER_SEPARATOR = (
 class Columns(NamedTuple):
     """Times (n,), either numbers or dates that are not yet converted to numbers, values (n, D) and their errors.
 
-    `ids` are the names of the series that the rows belong to, (n,), or None where no column of names was asked for.
+    `ids` are the names of the series that the rows belong to, (n,), or None where no column of names was asked for;
+    `covariates` are the columns that should be constant within a series.
     """
 
     times: Any
     values: np.ndarray
     errors: np.ndarray | None
     ids: list[str] | None = None
+    covariates: dict[str, np.ndarray] | None = None
 
 
 Names = Sequence[str] | str | None
 
 
-def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: bool, id: str | None = None) -> Columns:
+def read_csv(
+    path: str | Path,
+    time: str,
+    values: Names,
+    errors: Names,
+    dated: bool,
+    id: str | None = None,
+    covariates: Names = None,
+) -> Columns:
     """Read the columns of a CSV file with a header. `dated` says that the times are dates, `id` names the series."""
+    constant = _as_list(covariates)
     rows = _rows(Path(path))
     line, header = next(rows, (1, []))
     if not header:
@@ -50,7 +61,7 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
     header = [name.strip() for name in header]
     if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
         raise ValueError(f"{path} has a single column {header[0]!r}; {_OTHER_SEPARATOR}")
-    names, sds = _names(header, time, values, errors, str(path), id)
+    names, sds = _names(header, time, values, errors, str(path), id, constant)
     lines, cells = [], []
     for line, row in rows:
         if len(row) > len(header):
@@ -62,7 +73,7 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
         cells.append(row + [""] * (len(header) - len(row)))
     if not cells:
         raise ValueError(f"{path} has a header and no rows: there is nothing to read")
-    keys = [time] if id is None else [time, id]
+    keys = [time, *constant] if id is None else [time, id, *constant]
     place = {name: header.index(name) for name in [*keys, *names, *sds]}
 
     def numbers(name: str, hint: str = "", truth: bool = True) -> np.ndarray:
@@ -84,7 +95,7 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
     ids = None if id is None else given(id, "the name of the series")
     counted = not dated or all(_number(text) is not None for text in texts)
     times = numbers(time, _AS_DATES, truth=False) if counted else np.array(texts)
-    read = Columns(times, *_stacked(numbers, names, sds), ids)
+    read = Columns(times, *_stacked(numbers, names, sds), ids, {name: numbers(name) for name in constant})
     _check_errors(read, names, sds, lambda i, name: f"{path}, line {lines[i]}, column {name!r}")
     return read
 
@@ -111,21 +122,30 @@ def _stacked(column: Callable[[str], np.ndarray], names: list[str], sds: list[st
 
 
 def read_frame(
-    frame: Any, time: str, values: Names, errors: Names, dated: bool, source: str, id: str | None = None
+    frame: Any,
+    time: str,
+    values: Names,
+    errors: Names,
+    dated: bool,
+    source: str,
+    id: str | None = None,
+    covariates: Names = None,
 ) -> Columns:
     """Read the columns of a pandas table; `time` and `id` name columns or levels of the index.
 
     Errors call the table `source`.
     """
-    levels = [name for name in (id, time) if name is not None and name not in frame.columns]
+    constant = _as_list(covariates)
+    levels = [name for name in (id, time, *constant) if name is not None and name not in frame.columns]
     levels = [name for name in levels if name in frame.index.names]
     if levels:
         frame = frame.reset_index(levels)
-    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id)
+    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id, constant)
     frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
     times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
     ids = None if id is None else _ids(frame[id], f"{source}, column {id!r}")
-    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds), ids)
+    fixed = {name: _column(frame, name, source) for name in constant}
+    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds), ids, fixed)
     _check_errors(read, names, sds, lambda i, name: f"{source}, column {name!r}, row {i}")
     return read
 
@@ -155,17 +175,31 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise ValueError(f"{path}, after line {line - 1}: the file is not text in UTF-8: {error.reason}") from None
 
 
+def _as_list(names: Names) -> list[str]:
+    return [] if names is None else [names] if isinstance(names, str) else list(names)
+
+
 def _names(
-    columns: list[str], time: str, values: Names, errors: Names, source: str, id: str | None = None
+    columns: list[str],
+    time: str,
+    values: Names,
+    errors: Names,
+    source: str,
+    id: str | None = None,
+    constant: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Return the names of the columns of the values and of the errors; each name must occur exactly once.
 
-    By default the values are all columns but the time, the errors, and the names of the series.
+    By default the values are all columns but the time, the errors, the covariates, and the names of the series.
     """
     keys = {time: "times"} if id is None else {time: "times", id: "names of the series"}
     if id == time:
         raise ValueError(f"{time!r} cannot be the column of the times and that of the names of the series too")
-    sds = [] if errors is None else [errors] if isinstance(errors, str) else list(errors)
+    for name in constant:
+        if name in keys:
+            raise ValueError(f"{name!r} is the column of the {keys[name]} and cannot be one of covariates= too")
+        keys[name] = "covariates"
+    sds = _as_list(errors)
     if values is None:
         names = [c for c in columns if c not in keys and c not in sds]
         if "" in columns:

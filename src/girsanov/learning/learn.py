@@ -73,6 +73,7 @@ def learn(
     trainable: Sequence[str] | str | None = None,
     individual: Sequence[str] | str = (),
     random: Sequence[str] | str = (),
+    effects: Mapping[str, Any] | None = None,
     objective: str | None = None,
     start: str = "model",
     optimiser: Any = "lbfgs",
@@ -107,6 +108,8 @@ def learn(
         individual: for panels, names or paths of parameters that are free for every series.
         random: for panels, names or paths of parameters with a normal law over the series, in their free coordinates,
             whose mean and variance are learnt. They are integrated out by Laplace's method.
+        effects: covariates that the means of random effects depend on, linearly in their free coordinates, by their
+            names, such as {"drift.decay": ["weight"]}.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time. "exact" and
@@ -169,6 +172,7 @@ def learn(
             trainable=trainable,
             individual=individual,
             random=random,
+            effects=effects,
             method=method,
             grid=grid,
             tolerance=tolerance,
@@ -178,9 +182,9 @@ def learn(
             standard_errors=standard_errors,
             progress=progress,
         )
-    if len(individual) or len(random):
+    if len(individual) or len(random) or effects:
         raise ValueError(
-            "individual= and random= are for a gv.Panel of several series; name the parameters in trainable="
+            "individual=, random= and effects= are for a gv.Panel of several series; name the parameters in trainable="
         )
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
