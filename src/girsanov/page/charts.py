@@ -228,7 +228,8 @@ def where_chart(post: Any, where: Any) -> Chart:
     """Return the chart of the share of effective paths along the time axis."""
     edges, share = post.series.axis(where.edges), np.append(where.ess, where.ess[-1]) / where.n
     trace = {"type": "scatter", "mode": "lines", "x": edges, "y": share, "showlegend": False,
-             "line": {"color": "--blue", "width": 1.8, "shape": "hv"}, "hovertemplate": "%{x}: %{y:.2f}<extra></extra>"}  # fmt: skip
+             "line": {"color": "--blue", "width": 1.8, "shape": "hv"},
+             "hovertemplate": "%{x}: %{y:.2f}<extra></extra>"}  # fmt: skip
     dated = {"type": "date"} if post.series.origin is not None else {}
     y = axis("effective share", range=[0, 1.05])
     return Chart(

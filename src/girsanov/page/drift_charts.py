@@ -25,12 +25,13 @@ def _curve(post: Any, t: float, spread: Callable | None) -> Chart:
     x = np.linspace(*range_of(post, 0, 0.08), _CURVE)
     f = drift_at(post.model, x[:, None], t)[:, 0]
     sd = np.zeros(_CURVE) if spread is None else spread(x[:, None])[:, 0]
-    traces = band(
-        x, f, f - 2.0 * sd, f + 2.0 * sd, "drift" if spread is None else "drift, ±2 standard errors", "--vermillion"
-    )
+    named = "drift" if spread is None else "drift, ±2 standard errors"
+    traces = band(x, f, f - 2.0 * sd, f + 2.0 * sd, named, "--vermillion")
     share = time_at(post, 0, x)
-    visited = {"type": "scatter", "mode": "lines", "x": x, "y": share / share.max(), "fill": "tozeroy", "yaxis": "y2",
-               "fillcolor": "--blue/0.25", "line": {"width": 0}, "name": "visited states", "hoverinfo": "skip"}  # fmt: skip
+    visited = {
+        "type": "scatter", "mode": "lines", "x": x, "y": share / share.max(), "fill": "tozeroy", "yaxis": "y2",
+        "fillcolor": "--blue/0.25", "line": {"width": 0}, "name": "visited states", "hoverinfo": "skip",
+    }  # fmt: skip
     name = state_label(post.model, 0)
     top, low = (
         axis(f"drift of {name}", domain=[0.24, 1.0]),
@@ -52,8 +53,8 @@ def _field(post: Any, t: float) -> Chart:
             only = {"start": 0, "end": 0, "size": 1, "coloring": "none"}
             line = {"color": colour, "dash": "dash", "width": 1.5}
             name = f"{state_label(post.model, k)}: drift is zero"
-            traces.append({"type": "contour", "x": x, "y": y, "z": f[..., k], "contours": only, "line": line, "name": name,
-                           "showscale": False, "showlegend": True, "hoverinfo": "skip"})  # fmt: skip
+            traces.append({"type": "contour", "x": x, "y": y, "z": f[..., k], "contours": only, "line": line,
+                           "name": name, "showscale": False, "showlegend": True, "hoverinfo": "skip"})  # fmt: skip
     kept = nodes_to_draw(post.times, 1500)
     when = [str(v) for v in post.series.axis(post.times[kept])] if post.series.origin is not None else post.times[kept]
     traces.append({"type": "scatter", "mode": "lines", "x": post.mean[kept, 0], "y": post.mean[kept, 1], "text": when,
@@ -61,8 +62,9 @@ def _field(post: Any, t: float) -> Chart:
                    "hovertemplate": "(%{x:.4g}, %{y:.4g}) at %{text}<extra></extra>"})  # fmt: skip
     if shows_data_with_state(post.model):
         values = post.series.values
-        traces.append({"type": "scatter", "mode": "markers", "x": values[:, 0], "y": values[:, 1], "name": "observations",
-                       "marker": {"color": "--ink", "size": 5}, "hoverinfo": "x+y"})  # fmt: skip
+        traces.append({"type": "scatter", "mode": "markers", "x": values[:, 0], "y": values[:, 1],
+                       "name": "observations", "hoverinfo": "x+y",
+                       "marker": {"color": "--ink", "size": 5}})  # fmt: skip
     names = [axis(state_label(post.model, k), range=list(ranges[k])) for k in (0, 1)]
     held = "" if post.model.dim == 2 else " The other coordinates are held at their mean over time."
     caption = f"The first two coordinates, over the direction of the drift.{held}"
@@ -80,6 +82,6 @@ def _arrows(x: np.ndarray, y: np.ndarray, f: np.ndarray) -> dict[str, Any]:
     gap = np.full(len(a), np.nan)
     lines = [np.stack([start, start + move, gap], 1).ravel() for start, move in ((a, d[:, 0]), (b, d[:, 1]))]
     sizes = np.tile([3.0, 0.0, 0.0], len(a))
-    return {"type": "scatter", "mode": "lines+markers", "x": lines[0], "y": lines[1], "name": "drift",
-            "line": {"color": "--soft/0.6", "width": 1.2}, "marker": {"color": "--soft/0.8", "size": sizes, "line": {"width": 0}},
-            "hoverinfo": "skip"}  # fmt: skip
+    marker = {"color": "--soft/0.8", "size": sizes, "line": {"width": 0}}
+    return {"type": "scatter", "mode": "lines+markers", "x": lines[0], "y": lines[1], "name": "drift", "marker": marker,
+            "line": {"color": "--soft/0.6", "width": 1.2}, "hoverinfo": "skip"}  # fmt: skip

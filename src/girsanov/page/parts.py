@@ -77,12 +77,10 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], kind: str = "", cl
         classes: by (row, column), classes of single cells.
     """
     top = "".join(f"<th>{escaped(h)}</th>" for h in head)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{_of((classes or {}).get((i, j), ''))}>{escaped(c)}</td>" for j, c in enumerate(row))
-        + "</tr>"
-        for i, row in enumerate(rows)
-    )
+    body, kinds = "", classes or {}
+    for i, row in enumerate(rows):
+        cells = (f"<td{_of(kinds.get((i, j), ''))}>{escaped(c)}</td>" for j, c in enumerate(row))
+        body += f"<tr>{''.join(cells)}</tr>"
     first = f"<thead><tr>{top}</tr></thead>" if head else ""
     return Html(f'<div class="scroll"><table{_of(kind)}>{first}<tbody>{body}</tbody></table></div>')
 
@@ -90,10 +88,10 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], kind: str = "", cl
 def chart(shown: Chart) -> Html:
     """Return a chart with its caption."""
     described = embedded({"data": shown.data, "layout": shown.layout})
+    caption, height = html.escape(shown.caption), int(shown.layout["height"])
     return Html(
-        f'<figure><div class="chart" role="img" aria-label="{html.escape(shown.caption)}" '
-        f'style="height:{int(shown.layout["height"])}px"></div>'
-        f'<script type="application/json">{described}</script><figcaption>{html.escape(shown.caption)}</figcaption></figure>'
+        f'<figure><div class="chart" role="img" aria-label="{caption}" style="height:{height}px"></div>'
+        f'<script type="application/json">{described}</script><figcaption>{caption}</figcaption></figure>'
     )
 
 
@@ -141,7 +139,8 @@ def document(title: str, below: str, body: Sequence[str], *, charts: bool, wide:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,"><title>{html.escape(title)}</title>\n'
+        f'<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">\n'
+        f"<title>{html.escape(title)}</title>"
         f"<style>{style}</style></head>\n<body{_of('wide' if wide else '')}>\n"
         f'<header><div><h1>{html.escape(title)}</h1><p class="soft">{escaped(below)}</p></div>'
         '<button id="theme" type="button">Dark</button></header>\n'

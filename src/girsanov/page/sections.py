@@ -27,7 +27,7 @@ def verdicts(result: Mapping[str, Any], run: Any, diagnosis: Any) -> Html:
         parts = [missing("result.json of this folder does not say how the run ended.")]
     else:
         kind = "good" if status == "converged" else "warn"
-        parts = [verdict(kind, f"The run ended with status {status}", [str(message)])]
+        parts = [verdict(kind, f"The run ended with status {status}", [str(message)] * (message != status))]
     if diagnosis is not None:
         kind = _DIAGNOSED.get(diagnosis.verdict, "warn")
         parts.append(verdict(kind, f"Diagnosis: {diagnosis.verdict}", [diagnosis.message]))
@@ -63,7 +63,7 @@ def parameters(fit: Any) -> Html:
             about_it = "" if about is None else ", ".join(t for t in (about.meaning, about.unit) if t)
             rows.append([name, number(v), number(sd, 3), ends, number(step.get(name), 2), about_it])
     head = ["parameter", "value", "standard error", "±2 standard errors", "step error", ""]
-    parts = [table(head, rows[:_MOST])]
+    parts = [table(head, rows[:_MOST], classes={(i, 5): "left" for i in range(len(rows))})]
     if len(rows) > _MOST:
         parts.append(missing(f"The first {_MOST} of {len(rows)} numbers are shown; the file fit.gv has them all."))
     if not errors:
@@ -136,8 +136,9 @@ def diagnostics(result: Mapping[str, Any], post: Any, diagnosis: Any, residuals:
         step = f"{number(gaps.min(), 3)} to {number(gaps.max(), 3)}" if len(gaps) else "a single node"
         rows += [["steps of the grid", step], ["time", post.time], ["status of the posterior", post.status]]
     if diagnosis is not None:
+        weights = f"{number(diagnosis.log_evidence, 6)} ± {number(diagnosis.standard_error, 2)}"
         rows += [
-            ["log evidence by weights and filter", f"{number(diagnosis.log_evidence, 6)} ± {number(diagnosis.standard_error, 2)}"],
+            ["log evidence, corrected", weights],
             ["by the filter alone", f"{number(diagnosis.filter_evidence, 6)} ± {number(diagnosis.filter_error, 2)}"],
             ["evidence bound", number(diagnosis.elbo, 6)],
             ["Pareto k̂", number(diagnosis.k_hat, 3)],
@@ -225,7 +226,7 @@ def _word(value: Any) -> str:
     """Return a number, list or matrix as the command line reads it: 1,2;3,4."""
     if isinstance(value, list):
         return (";" if value and isinstance(value[0], list) else ",").join(_word(v) for v in value)
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def toml_of(equations_: Mapping[str, Any]) -> str:

@@ -31,9 +31,16 @@
     if (!window.Plotly) return Promise.resolve();
     return Promise.all(charts.map(({ element, described }) => {
       const { data, layout } = resolved(described);
-      if (printing) layout.width = 680; else layout.autosize = true;
-      if (element.clientWidth < 500 && !printing) layout.legend = { ...layout.legend, font: { size: 10 } };
-      return Plotly.react(element, data, layout, { displaylogo: false, responsive: !printing });
+      const narrow = element.clientWidth < 500 && !printing;
+      if (printing) {
+        layout.width = element.closest(".pair") ? 325 : 680;
+        layout.height *= 0.8;
+      } else layout.autosize = true;
+      if (narrow) layout.legend = { ...layout.legend, font: { size: 10 } };
+      return Plotly.react(element, data, layout, {
+        displaylogo: false, responsive: !printing, displayModeBar: narrow ? false : "hover",
+        modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+      });
     }));
   }
 
