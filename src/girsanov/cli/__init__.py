@@ -20,7 +20,13 @@ except MissingExtra as _missing:
     interrupt.leave(interrupt.BAD_INPUT)
 
 # isort: split
-from girsanov.cli import analysis, comparing, demo, simulation, starting  # importing each of them registers its commands
+from girsanov.cli import (
+    analysis,
+    comparing,
+    demo,
+    simulation,
+    starting,
+)  # importing each of them registers its commands
 from girsanov.cli.app import app, main
 
 for _entry in entry_points(group="girsanov.commands"):
