@@ -97,7 +97,7 @@ def read_task(
     return make_task(stated, read, dt, span, method)
 
 
-Method = Annotated[str, run_option("cvi_dp, continuous or vdp", show_default=True, metavar="NAME")]
+Method = Annotated[str, run_option("cvi_dp (if not given), continuous or vdp", metavar="NAME")]
 Tolerance = Annotated[float | None, run_option("When a run has converged, in nats", metavar="NUMBER")]
 
 
@@ -107,12 +107,13 @@ def infer(
     files: Files,
     model: ModelOptions,
     data: DataOptions,
-    say_how: SayOptions,
     dt: Step = None,
     span: Span = None,
     method: Method = "cvi_dp",
     tolerance: Tolerance = None,
     out: Out = Path("out/infer"),
+    *,
+    say_how: SayOptions,
 ) -> None:
     """Infer the path of a latent process from noisy observations."""
     import girsanov as gv
@@ -150,17 +151,17 @@ def _horizon(post: Any) -> list[float]:
 class LearnOptions:
     """How parameters are learnt."""
 
-    trainable: Annotated[
-        list[str] | None, run_option("Parameter to learn; all that equations leave free", metavar="NAME")
-    ] = None
-    individual: Annotated[list[str] | None, run_option("Parameter of each series by itself (--id)", metavar="NAME")] = (
+    trainable: Annotated[list[str] | None, run_option("Parameter to learn; else all that are free", metavar="NAME")] = (
         None
     )
+    individual: Annotated[list[str] | None, run_option("Of each series by itself", metavar="NAME", hidden=True)] = None
     prior: Annotated[list[str] | None, run_option("Such as K=lognormal(4,1); repeatable", metavar="NAME=PRIOR")] = None
-    constraint: Annotated[list[str] | None, run_option("positive, real, …, or low,high", metavar="NAME=RANGE")] = None
-    start_from_data: Annotated[bool, run_option("Take starting values from the data")] = False
-    objective: Annotated[str | None, run_option("modified, standard, profile; exact, particles", metavar="NAME")] = None
-    max_iterations: Annotated[int, run_option("Most iterations; 100", min=1, metavar="NUMBER")] = 100
+    constraint: Annotated[
+        list[str] | None, run_option("positive, real, or low,high; repeatable", metavar="NAME=RANGE")
+    ] = None
+    start_from_data: Annotated[bool, run_option("Take starting values from the data", "--start-from-data")] = False
+    objective: Annotated[str | None, run_option("profile, …, exact or particles", metavar="NAME")] = None
+    max_iterations: Annotated[int, run_option("Most iterations; 100", min=1, metavar="N")] = 100
 
 
 @app.command()
@@ -170,16 +171,17 @@ def learn(
     model: ModelOptions,
     data: DataOptions,
     options: LearnOptions,
-    say_how: SayOptions,
     dt: Step = None,
     span: Span = None,
     method: Method = "cvi_dp",
     tolerance: Tolerance = None,
-    resume: Annotated[bool, run_option("Go on from what an earlier run left in --out")] = False,
+    resume: Annotated[bool, run_option("Go on from what is in --out", "--resume")] = False,
     seed: Seed = 0,
     out: Out = Path("out/learn"),
+    *,
+    say_how: SayOptions,
 ) -> None:
-    """Learn parameters, with standard errors, from the starting values that the model states."""
+    """Learn parameters, with standard errors."""
     import jax
 
     import girsanov as gv

@@ -19,6 +19,7 @@ from girsanov import report
 from girsanov._core import interrupt
 from girsanov._core.extras import MissingExtra
 from girsanov._core.interrupt import BAD_INPUT
+from girsanov.cli.cache import keep_programs
 from girsanov.cli.words import in_options
 
 _USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is not None:
         sys.exit(_run(arguments))
     interrupt.install()
+    keep_programs()
     interrupt.leave(_run(None))
 
 

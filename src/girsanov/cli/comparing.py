@@ -38,7 +38,7 @@ def compare(
     seed: Seed = 0,
     out: Out = Path("out/compare"),
 ) -> None:
-    """Compare models, learnt from the same data, by evidence and prediction; or the methods for one model."""
+    """Compare models of the same data, or the methods for one model."""
     with run_folder(out, "compare") as folder:
         of_models, file = models_and_data(files)
         if len(of_models) > 1:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import girsanov as gv
 
 
-@app.command()
+@app.command(rich_help_panel="To begin")
 @with_groups
 def demo(say_how: SayOptions, out: Out = Path("out/demo"), seed: Seed = 3) -> None:
-    """Infer a double-well path from 32 noisy observations, score 8 held-out ones, and run an exactness check."""
+    """Simulate a double-well path, infer it, score it, and run an exactness check."""
     with run_folder(out, "demo") as folder:
         good, rows = _run(folder, seed)
     say(say_how, out, table_of("Double well, 32 observations, 8 held out", rows))

@@ -1,4 +1,4 @@
-"""A first model for a data file: a state that returns to its mean for every column, with values that the data suggest."""
+"""A first model for a data file: a state that returns to its mean for every column, with values that data suggest."""
 
 import dataclasses
 import keyword

@@ -19,13 +19,13 @@ def _data(help: str, **more: Any) -> Any:
 
 
 def run_option(help: str, *names: str, **more: Any) -> Any:
-    """Return an option in the group of those of a run."""
+    """Return an option in the group of those of a run; a flag has its name given, so that there is no --no-name."""
     return typer.Option(*names, help=help, rich_help_panel=_RUN, **{"show_default": False, **more})
 
 
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="[MODEL] DATA", help="A model (.toml, .gv, run folder), then data (.csv, .xlsx, .parquet)."),
+    typer.Argument(metavar="[MODEL] DATA", help="Model (.toml, .gv, run folder), then data."),
 ]
 
 
@@ -52,24 +52,22 @@ class DataOptions:
     errors: Annotated[list[str] | None, _data("Column of their standard deviations", metavar="NAME")] = None
     id: Annotated[str | None, _data("Column of names, for many series in one file", metavar="NAME")] = None
     unit: Annotated[str | None, _data("Of dates: s, min, h, D, W, month, year, …", metavar="UNIT")] = None
-    decimal: Annotated[str | None, _data("Decimal sign, where the file leaves it open", metavar=". or ,")] = None
-    date_order: Annotated[str | None, _data("Of dates such as 01/02/2024", metavar="DMY or MDY")] = None
+    decimal: Annotated[str | None, _data("Decimal sign", metavar=". or ,", hidden=True)] = None
+    date_order: Annotated[str | None, _data("Order in dates", metavar="DMY or MDY", hidden=True)] = None
 
 
-Step = Annotated[float | None, run_option("Step of the time grid; found and checked if not given", metavar="NUMBER")]
-Span = Annotated[
-    tuple[str, str] | None, run_option("Begin and end, times or dates; first and last row", metavar="BEGIN END")
-]
+Step = Annotated[float | None, run_option("Step of the grid; else found and checked", metavar="NUMBER")]
+Span = Annotated[tuple[str, str] | None, run_option("Times or dates; else first and last row", metavar="BEGIN END")]
 Seed = Annotated[int, run_option("Seed of all random numbers", metavar="NUMBER")]
-Out = Annotated[Path, run_option("Folder for the results", show_default=True, metavar="FOLDER")]
+Out = Annotated[Path, run_option("Folder for the results; out/COMMAND", metavar="FOLDER")]
 
 
 @dataclasses.dataclass
 class SayOptions:
     """What is printed."""
 
-    quiet: Annotated[bool, run_option("Print errors and warnings only")] = False
-    json: Annotated[bool, run_option("Print result.json instead of tables")] = False
+    quiet: Annotated[bool, run_option("Print errors and warnings only", "--quiet")] = False
+    json: Annotated[bool, run_option("Print result.json instead of tables", "--json")] = False
 
 
 def key(seed: int) -> Any:

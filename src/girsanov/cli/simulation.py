@@ -29,7 +29,7 @@ from girsanov.cli.run_folder import copy_input
 
 Estimates = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN | MODEL DATA", help="A run folder or .gv; or a model and data, as for infer."),
+    typer.Argument(metavar="RUN | MODEL DATA", help="Run folder or .gv; or model, then data."),
 ]
 
 
@@ -40,14 +40,14 @@ def simulate(
     say_how: SayOptions,
     span: Annotated[tuple[float, float], run_option("Begin and end", metavar="BEGIN END")],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[MODEL] [DATA]", help="A model; times of DATA are used.")
+        list[Path] | None, typer.Argument(metavar="[MODEL]", help="A model (.toml, .gv or run folder).")
     ] = None,
     n: Annotated[int, run_option("Number of observations, at random times; 40", min=1, metavar="NUMBER")] = 40,
     dt: Annotated[float, run_option("Longest step; 0.001", metavar="NUMBER")] = 0.001,
     seed: Seed = 0,
     out: Out = Path("out/simulate"),
 ) -> None:
-    """Simulate a path and noisy observations of it; write them to path.csv and data.csv."""
+    """Simulate a path and noisy observations of it."""
     import girsanov as gv
 
     if (out / "data.csv").exists() and not (out / "result.json").exists():
@@ -55,14 +55,7 @@ def simulate(
     with run_folder(out, "simulate") as folder:
         if not span[0] < span[1]:
             raise ValueError(f"--span must be a start and a later end, as in --span 0 10; got {span[0]:g} {span[1]:g}")
-        given = list(files or [])
-        if len(given) > 1 or (given and not given[0].exists()):
-            raise ValueError(
-                f"simulate takes one model, got {', '.join(map(str, given))}"
-                if len(given) > 1
-                else f"there is no file {given[0]}"
-            )
-        stated = stated_model(given[0] if given else None, model)
+        stated = stated_model(_only(files), model)
         times = random_times(np.random.default_rng(seed), span, n)
         path, series = gv.simulate(stated.model, times, key=key(seed), dt=dt, start=span[0])
         data = write_series(folder / "data.csv", series, stated.model.output_names)
@@ -74,6 +67,15 @@ def simulate(
         outcome = {"observations": n}
         report.write_result(folder, "simulate", outcome, settings=settings, seeds={"seed": seed}, data=data)
     say(say_how, out, f"{n} observations in {out / 'data.csv'}")
+
+
+def _only(files: list[Path] | None) -> Path | None:
+    """Return the one model that was given, or None."""
+    if files and len(files) > 1:
+        raise ValueError(f"simulate takes one model, and got {', '.join(map(str, files))}")
+    if files and not files[0].exists():
+        raise ValueError(f"there is no file {files[0]}")
+    return files[0] if files else None
 
 
 def _estimate(
@@ -119,7 +121,7 @@ def forecast(
     seed: Seed = 0,
     out: Out = Path("out/forecast"),
 ) -> None:
-    """Simulate the state onwards from the end of the data, and write mean, sd and quantiles of the paths."""
+    """Simulate the state onwards from the end of the data."""
     with run_folder(out, "forecast") as folder:
         post, stated, name, source, lines = _estimate(files, model, data, (dt, span), method, say_how.quiet)
         end = float(post.times[-1])
@@ -158,7 +160,7 @@ def diagnose(
     seed: Seed = 0,
     out: Out = Path("out/diagnose"),
 ) -> None:
-    """Judge how far a posterior can be trusted: a verdict, its reasons, and the corrected evidence."""
+    """Judge how far a posterior can be trusted."""
     with run_folder(out, "diagnose") as folder:
         post, stated, name, source, lines = _estimate(files, model, data, (dt, span), method, say_how.quiet)
         judged = post.diagnose(key=key(seed), n=n)

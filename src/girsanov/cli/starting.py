@@ -16,15 +16,15 @@ from girsanov.cli.reading import in_lines, read_data
 from girsanov.cli.step import first_step
 
 
-@app.command()
+@app.command(rich_help_panel="To begin")
 @with_groups
 def init(
     file: Annotated[Path, typer.Argument(metavar="DATA", help="Data (.csv, .xlsx, .parquet).")],
     data: DataOptions,
-    out: Annotated[Path, run_option("File to write", show_default=True, metavar="FILE")] = Path("model.toml"),
-    force: Annotated[bool, run_option("Replace the file if it exists")] = False,
+    out: Annotated[Path, run_option("File to write; model.toml", metavar="FILE")] = Path("model.toml"),
+    force: Annotated[bool, run_option("Replace the file if it exists", "--force")] = False,
 ) -> None:
-    """Write a commented first model, with starting values from the columns of a data file."""
+    """Write a commented first model for a data file."""
     if out.exists() and not force:
         raise ValueError(f"{out} exists: give another --out, or --force to replace it")
     made = first_model(file, data)
@@ -41,13 +41,13 @@ def init(
         console.print(f"  girsanov {command} {out} {file}{options}", markup=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel="To begin")
 @with_groups
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="MODEL [DATA]", help="A model, and data if you like.")],
     data: DataOptions,
 ) -> None:
-    """Show a model as equations with its parameters, and whether data fit it."""
+    """Show a model as equations, and whether data fit it."""
     model_file, *others = files
     if len(others) > 1 or not is_model(model_file) or not model_file.exists():
         raise ValueError(
@@ -143,13 +143,13 @@ def _one_of(kind: str, name: str | None, known: dict[str, str], how: str) -> Non
         raise ValueError(f"there is no {name!r} among the {kind}; there are {', '.join(known)}")
 
 
-@app.command()
+@app.command(rich_help_panel="To begin")
 def models(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A model to print.")] = None) -> None:
-    """List the ready models, or print one: girsanov models double_well > model.toml."""
+    """List the ready models, or print one (NAME > model.toml)."""
     _one_of("ready models", name, ready_models(), "girsanov models NAME > model.toml prints one into a file")
 
 
-@app.command()
+@app.command(rich_help_panel="To begin")
 def data(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Data to print.")] = None) -> None:
-    """List the data that come along, or print one: girsanov data nile > nile.csv."""
+    """List the data that come along, or print one (NAME > NAME.csv)."""
     _one_of("data", name, bundled_data(), "girsanov data NAME > NAME.csv prints them into a file")

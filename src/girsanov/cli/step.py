@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _CHANGE = 0.1  # largest change of a mean by halving the step, in standard deviations
-_NATS = 0.1  # largest change of the bound
-_HALVINGS = 4
+_NATS = 0.5  # largest change of the bound; a standard error of a parameter is half a nat too
+_HALVINGS = 5  # at most
 _FEWEST, _MOST = 40, 20_000  # nodes of the grid
 
 
@@ -49,16 +49,28 @@ def chosen_step(model: Any, data: Any, span: Any, method: Any) -> Step:
 
 
 def halved(dt: float, run: Callable[[float], Any], shortest: float) -> Step:
-    """Halve a step until the posterior that `run` returns for it no longer changes."""
-    coarse, change, nats = run(dt), math.inf, math.inf
-    for _ in range(_HALVINGS):
-        if 0.5 * dt < shortest or not coarse.converged:
-            break
-        fine = run(0.5 * dt)
-        change, nats = _change(coarse, fine)
-        if change <= _CHANGE and nats <= _NATS:
+    """Halve a step until the posterior that `run` returns for it no longer changes.
+
+    The error of Euler's scheme is of first order in the step, so that what the first halving changes says how many more
+    are needed; the last of them is checked.
+    """
+    change, nats, left = math.inf, math.inf, _HALVINGS
+    done: dict[float, Any] = {}
+
+    def at(step: float) -> Any:
+        if step not in done:
+            done[step] = run(step)
+        return done[step]
+
+    while 0.5 * dt >= shortest:
+        change, nats = _change(at(dt), at(0.5 * dt))
+        excess = max(change / _CHANGE, nats / _NATS)
+        if excess <= 1.0:
             return Step(dt, f"dt = {dt:g}, since half of it changes {_said(change, nats)}")
-        coarse, dt = fine, 0.5 * dt
+        if left == 0:
+            break
+        halvings = min(left, math.ceil(math.log2(excess)) if math.isfinite(excess) else 1)
+        dt, left = dt * 0.5**halvings, left - halvings
     said = f"the last halving changed {_said(change, nats)}" if math.isfinite(change) else "it could not be checked"
     return Step(dt, f"dt = {dt:g}; {said}: compare with a smaller --dt")
 
@@ -77,7 +89,7 @@ def first_step(times: np.ndarray, begin: float, end: float) -> float:
 
 def _change(coarse: Any, fine: Any) -> tuple[float, float]:
     """Return the largest change of a mean at an observation, in standard deviations, and that of the bound."""
-    if not fine.converged:
+    if not (coarse.converged and fine.converged):
         return math.inf, math.inf
     a, b = (post.mean[post.node] for post in (coarse, fine))
     spread = np.sqrt(np.diagonal(fine.cov[fine.node], axis1=1, axis2=2))
