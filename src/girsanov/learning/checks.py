@@ -11,8 +11,9 @@ from girsanov._core.precision import to_numpy
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.method import Method
 from girsanov.learning.optimise import check_optimiser
-from girsanov.learning.parameters import Parameter, Spec, constrain, free_part, leaves_by_path, replaced
+from girsanov.learning.parameters import Parameter, Spec, constrain, free_part
 from girsanov.model.model import Model, check_inputs
+from girsanov.model.named import leaves_by_path, replaced
 from girsanov.model.simulate import check_draws
 from girsanov.result.fit import Fit
 
@@ -26,6 +27,11 @@ def check_beyond(objective: str | None, model: Any, series: Any, method: Method,
     if objective not in BEYOND:
         return None
     check_inputs(model, series)
+    if model.covariates is not None:
+        raise ValueError(
+            f"objective={objective!r} does not take a model with covariates: learn with objective='profile', or give "
+            "the model of this series, model.given(series.covariates)"
+        )
     if objective == "exact" and model.dim != 1:
         raise ValueError(
             f"objective='exact' needs a scalar state, and that of this model has dimension {model.dim}: use "

@@ -76,6 +76,7 @@ def learn(
     trainable: Sequence[str] | str | None = None,
     individual: Sequence[str] | str = (),
     random: Sequence[str] | str = (),
+    effects: Mapping[str, Any] | None = None,
     objective: str | None = None,
     start: str = "model",
     optimiser: Any = "lbfgs",
@@ -96,6 +97,7 @@ def learn(
     reinitialise: Callable[[Any, Any], Any] | None = None,
     resume: Fit | None = None,
     checkpoint: str | Path | None = None,
+    watch: Callable[[Mapping[str, np.ndarray], float], None] | None = None,
     progress: bool = True,
     **unknown: Any,
 ) -> Fit | PanelFit:
@@ -111,6 +113,8 @@ def learn(
         individual: for panels, names or paths of parameters that are free for every series.
         random: for panels, names or paths of parameters with a normal law over the series, in their free coordinates,
             whose mean and variance are learnt. They are integrated out by Laplace's method.
+        effects: covariates that the means of random effects depend on, linearly in their free coordinates, by their
+            names, such as {"drift.decay": ["weight"]}.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time. "exact" and
@@ -149,14 +153,16 @@ def learn(
             and in which the fit is at the end. It is replaced in one step every few seconds, so that it is complete
             even if the process is killed. Continue with resume=gv.load(checkpoint). Before the first inference has
             ended, nothing is written, and a file that is there stays.
+        watch: a function that is called after every iteration, with the parameters by path and the objective that was
+            reached; it can write them to a file.
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
         The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
         `evidence` has the log evidence and the bias of the bound's parameters.
         For a panel it is a `PanelFit`, and the options objective, start, optimiser, learning_rate, m_steps,
-        parameter_tolerance, check, step_error, restarts, key, reinitialise, resume and checkpoint are for a single
-        series.
+        parameter_tolerance, check, step_error, restarts, key, reinitialise, resume, checkpoint and watch are for a
+        single series.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
@@ -169,7 +175,7 @@ def learn(
     method = check_method(method, model)
     if isinstance(series, Panel):
         given = (objective, start, optimiser, learning_rate, m_steps, parameter_tolerance, check, step_error, restarts)
-        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume, checkpoint), strict=True)))
+        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume, checkpoint, watch), strict=True)))
         return learn_panel(
             model,
             series,
@@ -178,6 +184,7 @@ def learn(
             trainable=trainable,
             individual=individual,
             random=random,
+            effects=effects,
             method=method,
             grid=grid,
             tolerance=tolerance,
@@ -187,9 +194,9 @@ def learn(
             standard_errors=standard_errors,
             progress=progress,
         )
-    if len(individual) or len(random):
+    if len(individual) or len(random) or effects:
         raise ValueError(
-            "individual= and random= are for a gv.Panel of several series; name the parameters in trainable="
+            "individual=, random= and effects= are for a gv.Panel of several series; name the parameters in trainable="
         )
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
@@ -222,7 +229,8 @@ def learn(
 
         @float64
         def fit(candidate: Model) -> Fit:
-            learner = Learner(spec, problem.of(candidate), method, priors, time.perf_counter(), say, keeper=keeper)
+            begun = time.perf_counter()
+            learner = Learner(spec, problem.of(candidate), method, priors, begun, say, keeper=keeper, watch=watch)
             if start == "data":
                 learner.start_from(from_data(learner))
             result = _first_e_step(learner, series, resume)
@@ -247,7 +255,7 @@ def learn(
             raise
         fits.sort(key=lambda f: -f.history.objective[-1])
         if further is not None:
-            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say)
+            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say, watch=watch)
             limits = {"tolerance": tolerance, "max_iterations": max_iterations, "check": finish}
             fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish, keeper)
         keeper.write(lambda: fits[0], now=True)
@@ -283,6 +291,7 @@ _SINGLE = {
     "reinitialise": None,
     "resume": None,
     "checkpoint": None,
+    "watch": None,
 }
 
 
