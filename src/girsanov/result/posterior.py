@@ -226,7 +226,7 @@ class Posterior(PathEstimate):
 
     @property
     def grid(self) -> Grid:
-        """The time grid: the nodes, and the node of each observation."""
+        """The time grid, that is the nodes and the node of each observation."""
         return Grid(self.times, self.node, len(self.times))
 
     def diagnose(self, *, key: Any, n: int = 2000) -> "girsanov.result.diagnosis.Diagnosis":
