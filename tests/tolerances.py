@@ -6,7 +6,7 @@ The values are shares of the size of what is compared, and absolute for nats, un
 TOLERANCES: dict[str, float] = {
     # the same quantity by two algebraic routes (chain against dense, sequential against partitioned)
     "exact": 1e-9,
-    # numbers of the gallery: one maximum by two optimisers, each with a stopping rule of its own (statsmodels' is loose)
+    # numbers of the gallery: one maximum by two optimisers, each with a stopping rule of its own
     "same_maximum": 2e-2,
     # a log evidence as it is printed, in five digits, of some hundred nats
     "printed": 0.02,

@@ -6,12 +6,12 @@ module with named parameters. The last five years are held out. statsmodels has 
 regressors.
 """
 
-import common
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import statsmodels.api as sm
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

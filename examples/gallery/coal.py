@@ -5,10 +5,10 @@ diffusion, and each count is Poisson: a Cox process. Beside it stands the other 
 that changes once: its date and its two rates follow from sums that NumPy does exactly.
 """
 
-import common
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

@@ -10,11 +10,11 @@ agrees with the weights of q's paths.
 
 from pathlib import Path
 
-import common
 import currency_converter
 import numpy as np
 import pandas as pd
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

@@ -6,13 +6,13 @@ stretches of two minutes are taken out and predicted. The evidence beside ours i
 and the predictions beside ours are straight lines and cubic splines.
 """
 
-import common
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy.interpolate import CubicSpline, interp1d
 from scipy.stats import multivariate_normal
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

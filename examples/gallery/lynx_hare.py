@@ -6,9 +6,9 @@ Stan (B. Carpenter, 2018), whose equations have no noise: there all that the cyc
 measurement.
 """
 
-import common
 import numpy as np
 
+import common
 import girsanov as gv
 
 MODEL = """

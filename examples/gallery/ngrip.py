@@ -7,9 +7,9 @@ are places where the way back is slow, not places to stay. The state is scalar, 
 without a Gaussian approximation, by sums over a grid of states.
 """
 
-import common
 import numpy as np
 
+import common
 import girsanov as gv
 from girsanov.baselines import exact_smoother
 

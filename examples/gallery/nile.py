@@ -6,9 +6,9 @@ variances are the maximum-likelihood ones, which statsmodels finds by a Kalman f
 Koopman (2012) give as 15099 and 1469.1.
 """
 
-import common
 import statsmodels.api as sm
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

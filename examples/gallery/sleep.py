@@ -5,11 +5,11 @@ own, both drawn from normal laws that are learnt from all of them: a mixed model
 diffusion it has next to no noise; with more of it, a person's good and bad days would last.
 """
 
-import common
 import numpy as np
 import statsmodels.formula.api as smf
 from statsmodels.regression.mixed_linear_model import MixedLMParams
 
+import common
 import girsanov as gv
 
 out = common.output_folder()
