@@ -25,6 +25,7 @@ from girsanov.model.quadrature import Rule
 from girsanov.model.simulate import check_draws, states
 from girsanov.model.state_law import lag_covariance, of_state, quantiles
 from girsanov.result.forecasting import forecast
+from girsanov.result.pictures import Checks, Pictures
 from girsanov.result.saving import save
 from girsanov.result.xarrays import dataset
 
@@ -68,7 +69,7 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True)
-class Posterior(PathEstimate):
+class Posterior(Checks, Pictures, PathEstimate):
     """The Gaussian posterior q over the path, a Markov chain on the nodes of the time grid, as `gv.infer` returns it.
 
     Attributes:
