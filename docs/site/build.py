@@ -73,6 +73,7 @@ def relinked(text: str) -> str:
     text = re.sub(r"\]\(CONTRIBUTING\.md", "](contributing.md", text)
     text = re.sub(r"\]\(CHANGELOG\.md", "](changelog.md", text)
     text = re.sub(r"\]\(examples/gallery/(\w+)\.py\)", r"](gallery/\1.md)", text)
+    text = text.replace("](examples/gallery)", "](gallery/index.md)")
     text = re.sub(r"\[([^\]]*)\]\((?:LICENSE|CITATION\.cff|examples[^)]*)\)", r"\1", text)
     return re.sub(r"```python no-run", "```python", text)
 

@@ -181,7 +181,14 @@ class Model(eqx.Module):
 
     @float64
     def given(self, covariates: Any) -> "Model":
-        """Return the model of a series with these covariates, such as {"weight": 70.0}, which depends on none."""
+        """Return the model of a series with these covariates, which itself depends on none.
+
+        Args:
+            covariates: the values by name, such as {"weight": 70.0}.
+
+        Returns:
+            The model with the parameters that these values give.
+        """
         return of_series(self, covariates)
 
     @property
