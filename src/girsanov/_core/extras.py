@@ -12,6 +12,8 @@ EXTRAS = {
     "diffrax": "diffrax",
     "joblib": "parallel",
     "distributed": "parallel",
+    "openpyxl": "tables",
+    "pyarrow": "tables",
 }
 
 
