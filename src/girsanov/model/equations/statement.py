@@ -284,7 +284,7 @@ def _checked(e: Expression, sizes: Mapping[str, Measure], where: str) -> Measure
     found = measure(e, sizes)
     if found.size > LARGEST or found.depth > 2 * DEEPEST:
         raise EquationError(
-            f"{where}: with its definitions this has {found.size:.0f} operations, {found.depth} of them inside each other; "
+            f"{where}: with its definitions this has {found.size} operations, {found.depth} of them inside each other; "
             f"{LARGEST} and {2 * DEEPEST} are allowed"
         )
     return found
