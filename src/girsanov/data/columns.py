@@ -60,14 +60,16 @@ class Source(NamedTuple):
 class Columns(NamedTuple):
     """Times (n,), either numbers or dates that are not yet converted to numbers, values (n, D) and their errors.
 
-    `ids` are the names of the series that the rows belong to, (n,), or None where no column of names was asked for.
-    `source` is where the rows come from, for files of text.
+    `ids` are the names of the series that the rows belong to, (n,), or None where no column of names was asked for;
+    `covariates` are the columns that should be constant within a series. `source` is where the rows come from, for
+    files of text.
     """
 
     times: Any
     values: np.ndarray
     errors: np.ndarray | None
     ids: list[str] | None = None
+    covariates: dict[str, np.ndarray] | None = None
     source: Source | None = None
 
 
@@ -81,10 +83,12 @@ def read_csv(
     errors: Names,
     dated: bool,
     id: str | None = None,
+    covariates: Names = None,
     decimal: str | None = None,
     date_order: str | None = None,
 ) -> Columns:
     """Read the columns of a file with a header. `dated` says that the times are dates, `id` names the series."""
+    constant = _as_list(covariates)
     table = path if isinstance(path, Table) else read_table(Path(path))
     source, header = table.source, table.header
     if time not in header and all(is_number_text(name) for name in header):
@@ -92,10 +96,10 @@ def read_csv(
             f"{source}, {table.place} 1: the first row is of numbers, {', '.join(header)}, and the columns have no "
             f"names; put a row with names above it, such as {time},y"
         )
-    names, sds = _names(header, time, values, errors, source, id)
+    names, sds = _names(header, time, values, errors, source, id, constant)
     if decimal not in (None, ".", ","):
         raise ValueError(f"decimal must be '.' or ',', got {decimal!r}")
-    keys = [time] if id is None else [time, id]
+    keys = [time, *constant] if id is None else [time, id, *constant]
     place = {name: header.index(name) for name in [*keys, *names, *sds]}
     texts = {name: [row[j].strip() for row in table.cells] for name, j in place.items()}
     comma = _decimal_comma(table, {n: t for n, t in texts.items() if n != id}) if decimal is None else decimal == ","
@@ -127,7 +131,8 @@ def read_csv(
     ids = texts[id] if id is not None else None
     stacked = _stacked(numbers, names, sds)
     found += _fills(names, stacked[0])
-    read = Columns(times, *stacked, ids, Source(source, table.place, table.lines, names, found))
+    fixed = {name: numbers(name) for name in constant}
+    read = Columns(times, *stacked, ids, fixed, Source(source, table.place, table.lines, names, found))
     _check_errors(read, names, sds, lambda i, name: f"{table.at(i)}, column {name!r}")
     return read
 
@@ -223,21 +228,30 @@ def _stacked(column: Callable[[str], np.ndarray], names: list[str], sds: list[st
 
 
 def read_frame(
-    frame: Any, time: str, values: Names, errors: Names, dated: bool, source: str, id: str | None = None
+    frame: Any,
+    time: str,
+    values: Names,
+    errors: Names,
+    dated: bool,
+    source: str,
+    id: str | None = None,
+    covariates: Names = None,
 ) -> Columns:
     """Read the columns of a pandas table; `time` and `id` name columns or levels of the index.
 
     Errors call the table `source`.
     """
-    levels = [name for name in (id, time) if name is not None and name not in frame.columns]
+    constant = _as_list(covariates)
+    levels = [name for name in (id, time, *constant) if name is not None and name not in frame.columns]
     levels = [name for name in levels if name in frame.index.names]
     if levels:
         frame = frame.reset_index(levels)
-    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id)
+    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id, constant)
     frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
     times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
     ids = None if id is None else _ids(frame[id], f"{source}, column {id!r}")
-    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds), ids)
+    fixed = {name: _column(frame, name, source) for name in constant}
+    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds), ids, fixed)
     _check_errors(read, names, sds, lambda i, name: f"{source}, column {name!r}, row {i}")
     return read
 
@@ -250,17 +264,31 @@ def _ids(column: Any, what: str) -> list[str]:
     return [shown(v) if isinstance(v, float) else str(v) for v in column.tolist()]
 
 
+def _as_list(names: Names) -> list[str]:
+    return [] if names is None else [names] if isinstance(names, str) else list(names)
+
+
 def _names(
-    columns: list[str], time: str, values: Names, errors: Names, source: str, id: str | None = None
+    columns: list[str],
+    time: str,
+    values: Names,
+    errors: Names,
+    source: str,
+    id: str | None = None,
+    constant: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Return the names of the columns of the values and of the errors; each name must occur exactly once.
 
-    By default the values are all columns but the time, the errors, and the names of the series.
+    By default the values are all columns but the time, the errors, the covariates, and the names of the series.
     """
     keys = {time: "times"} if id is None else {time: "times", id: "names of the series"}
     if id == time:
         raise ValueError(f"{time!r} cannot be the column of the times and that of the names of the series too")
-    sds = [] if errors is None else [errors] if isinstance(errors, str) else list(errors)
+    for name in constant:
+        if name in keys:
+            raise ValueError(f"{name!r} is the column of the {keys[name]} and cannot be one of covariates= too")
+        keys[name] = "covariates"
+    sds = _as_list(errors)
     if values is None:
         names = [c for c in columns if c not in keys and c not in sds]
         if "" in columns:

@@ -1,5 +1,7 @@
 """A time series on the nodes of a grid: the arrays that all methods pass to compiled code."""
 
+from collections.abc import Iterable
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,7 @@ class SeriesOnGrid(eqx.Module):
         y: observed values, shape (n, D), with zeros for missing values.
         observed: mask of the values that are not missing, shape (n, D).
         errors: known standard deviations of the values, shape (n, D), or None if the series has none.
+        covariates: numbers that describe the series, by name, or None if the model takes none.
     """
 
     times: Float[Array, " N"]
@@ -35,6 +38,7 @@ class SeriesOnGrid(eqx.Module):
     y: Float[Array, "n D"]
     observed: Bool[Array, "n D"]
     errors: Float[Array, "n D"] | None = None
+    covariates: dict[str, Float[Array, ""]] | None = None
 
     @property
     def rows(self) -> Rows:
@@ -54,7 +58,7 @@ class SeriesOnGrid(eqx.Module):
 
     def on(self, grid: Grid, capacity: int) -> "SeriesOnGrid":
         """Return the same observations on another grid, padded to `capacity` nodes."""
-        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors)
+        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors, self.covariates)
 
     def padded(self, capacity: int, rows: int) -> "SeriesOnGrid":
         """Return the same series with this many nodes, at least one of them padding, and this many observations.
@@ -69,7 +73,8 @@ class SeriesOnGrid(eqx.Module):
         times, gaps, size, node = _padded(self.grid, capacity)
         y = np.concatenate([self.y, np.broadcast_to(self.y[:1], (more, self.y.shape[1]))])  # allowed by the likelihood
         errors = None if self.errors is None else longer(self.errors, 1.0)
-        return SeriesOnGrid(times, gaps, size, longer(node, capacity - 1), y, longer(self.observed, False), errors)
+        node, observed = longer(node, capacity - 1), longer(self.observed, False)
+        return SeriesOnGrid(times, gaps, size, node, y, observed, errors, self.covariates)
 
     def by_node(self) -> Rows:
         """Return one row for every node; at a node without observation every value is missing.
@@ -91,10 +96,16 @@ class SeriesOnGrid(eqx.Module):
         return Rows(times, y, spread(self.observed, False), errors)
 
 
-def on_grid(series: TimeSeries, grid: Grid, capacity: int | None = None) -> SeriesOnGrid:
-    """Put a series on a grid that is padded to `capacity` nodes, or not padded if `capacity` is None."""
+def on_grid(
+    series: TimeSeries, grid: Grid, capacity: int | None = None, covariates: Iterable[str] | None = None
+) -> SeriesOnGrid:
+    """Put a series on a grid that is padded to `capacity` nodes, or not padded if `capacity` is None.
+
+    `covariates` names those that the model takes; None if it takes none.
+    """
     rows = rows_of(series)
-    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors)
+    given = None if covariates is None else {name: np.asarray(series.covariates[name]) for name in covariates}
+    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors, given)
 
 
 def _padded(grid: Grid, capacity: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

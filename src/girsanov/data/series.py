@@ -1,12 +1,12 @@
 """The public type for observations at irregular times."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from girsanov._core.checks import as_floats, shown
+from girsanov._core.checks import as_floats, is_finite, shown
 from girsanov.data.columns import Source, read_csv, read_frame
 from girsanov.data.dates import are_dates, as_dates, as_numbers
 
@@ -24,6 +24,8 @@ class TimeSeries:
             if `times` are numbers.
         origin: the date that becomes time zero, by default the first of `times`. Give a second series for the same
             model, such as test data, the same origin.
+        covariates: numbers that describe the series as a whole, by name, such as {"weight": 70.0, "dose": 4.02}; by
+            default there are none. A model takes them by `Model.with_covariates`.
 
     Attributes:
         times: the times as numbers, shape (n,), read-only float64.
@@ -32,12 +34,13 @@ class TimeSeries:
         errors: standard deviations of the values, shape (n, D), read-only float64, NaN where missing; or None.
         unit: the unit of the times, or None if they were given as numbers.
         origin: the date of time zero as a datetime64 in UTC, or None if the times are not dates.
+        covariates: the covariates of the series, by name.
         source: for a series from a file of text, the file, the line of every row, and what was found out about the
             file, such as its separator; otherwise None.
 
     Raises:
         ValueError: if the times do not increase, the shapes do not fit, a value is infinite or all are missing, or an
-            error is negative, infinite, or missing where there is a value.
+            error is negative, infinite, or missing where there is a value, or a covariate is no finite number.
     """
 
     times: np.ndarray
@@ -46,9 +49,19 @@ class TimeSeries:
     errors: np.ndarray | None
     unit: str | None
     origin: np.datetime64 | None
+    covariates: dict[str, float]
     source: Source | None = None
 
-    def __init__(self, times: Any, values: Any, *, errors: Any = None, unit: str | None = None, origin: Any = None):
+    def __init__(
+        self,
+        times: Any,
+        values: Any,
+        *,
+        errors: Any = None,
+        unit: str | None = None,
+        origin: Any = None,
+        covariates: Any = None,
+    ):
         t, self.origin = _as_times(times, unit, origin)
         self.unit = unit
         y = as_floats("values", values, missing=True)
@@ -72,6 +85,7 @@ class TimeSeries:
         for a in (t, y, observed):
             a.flags.writeable = False
         self.times, self.values, self.observed = t, y, observed
+        self.covariates = as_covariates(covariates)
 
     @property
     def dim(self) -> int:
@@ -98,14 +112,22 @@ class TimeSeries:
             index: a boolean mask of shape (n,), increasing integers or a slice.
 
         Returns:
-            A series of the selected observations, with the same unit and origin.
+            A series of the selected observations, with the same unit, origin and covariates.
         """
         errors = None if self.errors is None else self.errors[index]
-        return TimeSeries.counted(self.times[index], self.values[index], self.unit, self.origin, errors)
+        return TimeSeries.counted(
+            self.times[index], self.values[index], self.unit, self.origin, errors, self.covariates
+        )
 
     @classmethod
     def counted(
-        cls, times: Any, values: Any, unit: str | None, origin: np.datetime64 | None, errors: Any = None
+        cls,
+        times: Any,
+        values: Any,
+        unit: str | None,
+        origin: np.datetime64 | None,
+        errors: Any = None,
+        covariates: Any = None,
     ) -> "TimeSeries":
         """Make a series from times that are already numbers of `unit` since `origin`.
 
@@ -115,11 +137,12 @@ class TimeSeries:
             unit: the unit in which the times are counted, or None.
             origin: the date of time zero in UTC, or None.
             errors: standard deviations of the values, or None.
+            covariates: the covariates of the series, or None.
 
         Returns:
             The series.
         """
-        series = cls(times, values, errors=errors)
+        series = cls(times, values, errors=errors, covariates=covariates)
         series.unit, series.origin = unit, origin
         return series
 
@@ -243,6 +266,20 @@ class TimeSeries:
         """
         read = read_frame(frame, time, values, errors, unit is not None, source)
         return cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+
+
+def as_covariates(given: Any) -> dict[str, float]:
+    """Return covariates as floats by name, or raise a ValueError that names the one that is no finite number."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"covariates must be a mapping of names to numbers, such as {{'weight': 70.0}}, got {given!r}")
+    for name, value in given.items():
+        if not (isinstance(name, str) and is_finite(value)):
+            raise ValueError(
+                f"the covariate {name!r} must be one finite number under a name, got {value!r}; write groups as 0 and 1"
+            )
+    return {name: float(value) for name, value in given.items()}
 
 
 def _as_times(times: Any, unit: str | None, origin: Any) -> tuple[np.ndarray, np.datetime64 | None]:

@@ -67,7 +67,7 @@ def _check_affine(problem: Posed, x: np.ndarray, t: np.ndarray) -> None:
     if not bad.any():
         return
     k, n = np.argwhere(bad)[0]
-    state = states(problem.stated, x[n]).tolist()
+    state = states(problem.series_model, x[n]).tolist()
     raise ValueError(
         f"{_named(silent[k])} of the drift has no noise and is not affine in the state: its second derivative at state "
         f"{state} is {curved[k, n]:.3g}. Such a row must be of the form a(t)·x + b(t), like dx = v dt. Give it a "

@@ -7,13 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Float
 
 from girsanov._core.checks import check_whole
-from girsanov._core.precision import float64, frozen, own, parameter
+from girsanov._core.precision import float64, frozen, own, parameter, traceable
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
+from girsanov.model.covariates import Covariates, of_series, with_covariates
 from girsanov.model.diffusions import FORMS, Diffusion, Each, StateDiffusion, as_matrix, check_inside
 from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
@@ -70,6 +70,7 @@ class Model(eqx.Module):
         observation: emission and likelihood.
         initial_form: how the initial covariance was given: "scalar", "diagonal" or "full". Learning keeps that form.
         equations: the equations that `from_equations` read, with the values of their parameters; None otherwise.
+        covariates: how parameters depend on covariates of the series, as `with_covariates` set it; None otherwise.
 
     Raises:
         ValueError: if shapes disagree, a covariance is not positive definite, or the drift does not return shape (d,).
@@ -83,6 +84,7 @@ class Model(eqx.Module):
     state_names: tuple[str, ...] | None = eqx.field(static=True)
     output_names: tuple[str, ...] | None = eqx.field(static=True)
     equations: Any
+    covariates: Covariates | None
 
     @float64
     def __init__(
@@ -104,14 +106,14 @@ class Model(eqx.Module):
         Q, H = _as_diffusion(diffusion), as_emission(emission)
         state = GaussianState() if initial is None else initial
         d = _dimension(drift, Q, state, H, dim)
-        self.drift = _traceable(drift)
+        self.drift = traceable(drift)
         self.noise = Q if isinstance(Q, StateDiffusion) else Diffusion.of(Q, d)
         self.initial_form = FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
         self.initial = _initial_state(state, d, self.drift, self.noise)
-        self.observation = make_observation(likelihood, H if hasattr(H, "shape") else _traceable(H), offset, d)
+        self.observation = make_observation(likelihood, H if hasattr(H, "shape") else traceable(H), offset, d)
         self.state_names = _names("state_names", state_names, d)
         self.output_names = _names("output_names", output_names, self.observation.data_dim)
-        self.equations = equations
+        self.equations, self.covariates = equations, None
         _check_stationary(self)
         _check_drift_shape(self.drift, d)
 
@@ -159,7 +161,28 @@ class Model(eqx.Module):
             new = eqx.tree_at(lambda m: m.noise, new, new.noise.formed(self.noise.structure))
         if not self.observation.stated:  # the likelihood that the errors of a series gave
             new = eqx.tree_at(lambda m: m.observation.likelihood, new, self.observation.likelihood)
-        return new
+        return eqx.tree_at(lambda m: m.covariates, new, self.covariates, is_leaf=lambda leaf: leaf is None)
+
+    @float64
+    def with_covariates(self, of_series: Callable, **values: Any) -> "Model":
+        """Return a model with parameters that depend on the covariates of a series.
+
+        Args:
+            of_series: a function of_series(p, c) of the parameters p and the covariates c, both by name, written with
+                jax.numpy. It returns a dict of the parameters that are different in a series with these covariates,
+                in the shapes that they have in p.
+            **values: parameters of this function. It finds `power=0.75` in p as "covariates.power", and `gv.learn`
+                learns it under that name.
+
+        Returns:
+            The model. A series for it needs the covariates that the function asks for.
+        """
+        return with_covariates(self, traceable(of_series), {k: parameter(v, k) for k, v in values.items()})
+
+    @float64
+    def given(self, covariates: Any) -> "Model":
+        """Return the model of a series with these covariates, such as {"weight": 70.0}, which depends on none."""
+        return of_series(self, covariates)
 
     @property
     def diffusion(self) -> Any:
@@ -247,25 +270,12 @@ def _names(name: str, given: Any, count: int) -> tuple[str, ...] | None:
     return names
 
 
-def parameter_name(path: str) -> str:
-    """Return the user's name for the array at this path of a model, such as "diffusion" for "noise.Q".
-
-    The prefix "observation." is removed, which gives names such as "emission" and "likelihood.scale". Of several
-    likelihoods, the first is "likelihood[0]".
-    """
-    if path == "noise.Q":
-        return "diffusion"
-    if path.startswith("noise."):
-        return path.replace("noise.parts[", "diffusion[", 1).replace("noise.", "diffusion.", 1)
-    return path.removeprefix("observation.").replace("likelihood.parts[", "likelihood[", 1)
-
-
 def _as_diffusion(value: Any) -> Any:
     """Return a noise that depends on the state, or a constant spectral density as an array."""
     if isinstance(value, list | tuple) and any(isinstance(v, StateDiffusion) for v in value):
         value = Each(value)
     if isinstance(value, StateDiffusion):
-        return _traceable(value)
+        return traceable(value)
     if isinstance(value, type) and issubclass(value, StateDiffusion):
         raise ValueError(f"diffusion must be a noise with its settings, e.g. {value.__name__}(0.1), got the class")
     return parameter(value)
@@ -343,26 +353,6 @@ def _check_stationary(model: Model) -> None:
         )
 
 
-def _traceable(drift: Any) -> Any:
-    """Convert the numbers inside a drift to read-only float64 NumPy arrays.
-
-    They are parameters, so that a changed value does not lead to a new compilation. Arrays are copied, so that the
-    model does not change when the user writes to them. Arrays of whole numbers and of truth values keep their type.
-    """
-
-    def own(leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and jnp.issubdtype(leaf.dtype, jnp.floating):
-            return parameter(leaf)
-        if isinstance(leaf, np.ndarray):
-            if leaf.dtype in (np.float32, np.float16):
-                return parameter(leaf)
-            return frozen(leaf.copy()) if leaf.flags.writeable else leaf
-        number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
-        return parameter(leaf) if number else leaf
-
-    return jax.tree.map(own, drift)
-
-
 def _check_drift_shape(drift: Callable, d: int) -> None:
     shape = getattr(output_of(drift, "drift", d), "shape", None)
     if shape != (d,):
@@ -391,4 +381,4 @@ def check_inputs(model: Any, series: Any) -> Model:
     model = with_errors_known(model, series.errors)
     model.likelihood.check(series.values, series.observed)
     model.likelihood.check_errors(series.errors, series.observed)
-    return model
+    return model.given(series.covariates)

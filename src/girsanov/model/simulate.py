@@ -9,7 +9,7 @@ import numpy as np
 from girsanov._core.checks import as_floats, check_positive, check_whole, is_finite, shown
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
-from girsanov.data.series import TimeSeries
+from girsanov.data.series import TimeSeries, as_covariates
 from girsanov.model.diffusions import StateDiffusion
 from girsanov.model.model import Model
 
@@ -31,7 +31,15 @@ class Simulation(NamedTuple):
     series: TimeSeries
 
 
-def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, start: float | None = None) -> Simulation:
+def simulate(
+    model: Model,
+    times: Any,
+    *,
+    key: Any,
+    dt: float | None = None,
+    start: float | None = None,
+    covariates: Any = None,
+) -> Simulation:
     """Simulate a path of the model by Euler–Maruyama, and one noisy observation of it at each of the given times.
 
     If the noise depends on the state, the steps are made in the coordinates in which it is constant, so that the state
@@ -45,6 +53,7 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
             times and a fiftieth of the time scale on which the drift changes the state near its initial value; every
             gap then has at least ten steps.
         start: time of the initial state; by default the first of `times`.
+        covariates: the covariates of the series, by name, for a model that takes them.
 
     Returns:
         The state at the given times and the observations, as `path` and `series`.
@@ -61,6 +70,7 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
     t0 = float(t[0]) if start is None else float(start)
     if t0 > t[0]:
         raise ValueError(f"start = {shown(t0)} comes after the first of times, which is {shown(t[0])}")
+    model = model.given(as_covariates(covariates))
     latent = model.latent
     initial = _initial(latent)
     least = 1 if dt is not None else _STEPS
@@ -72,7 +82,7 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
         i = int(np.argmin(np.isfinite(path).all(1)))
         raise ValueError(f"the simulated path is not finite from time {shown(t[i])} on: take a smaller dt than {dt:g}")
     path = states(model, path)
-    return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path)))
+    return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path), covariates=covariates))
 
 
 def check_draws(key: Any, n: int = 1, dt: float = 1.0, name: str = "n") -> None:

@@ -63,8 +63,9 @@ def explain_bad_start(problem: Posed) -> None:
     bad = np.argwhere((~np.isfinite(f) & np.isfinite(x).all(0)).any(0).T)
     if len(bad):
         m, n = bad[0]
+        state = states(problem.series_model, x[:, n, m]).tolist()
         raise ValueError(
-            f"the drift returned {f[:, n, m].tolist()} at state {states(problem.stated, x[:, n, m]).tolist()} and time "
+            f"the drift returned {f[:, n, m].tolist()} at state {state} and time "
             f"{float(problem.data.times[m])!r}; it must be finite wherever the posterior may go"
         )
     apart = scales_apart(problem, *(np.asarray(a) for a in _readings(problem)))

@@ -73,16 +73,23 @@ def infer_panel(
 def lay_out_panel(model: Model, panel: Panel, dt: Any, span: PerSeries, grid: PerSeries) -> list[SeriesOnGrid]:
     """Put all series on their grids, after checking them and the model; errors name the series."""
     spans, grids = by_name("span", span, panel), by_name("grid", grid, panel)
-    datas = []
+    datas, taken = [], covariates_taken(model, panel)
     for name, series in panel.items():
         try:
             check_inputs(model, series)
-            data = on_grid(series, make_grid(series, dt, spans[name], grids[name]))
+            data = on_grid(series, make_grid(series, dt, spans[name], grids[name]), covariates=taken)
         except ValueError as error:
             raise ValueError(f"series {name!r}: {error}") from None
         datas.append(data)
     check_singular(Posed(with_errors_known(model, datas[0].errors), datas[0], CVIDP().rule(model.dim)))
     return datas
+
+
+def covariates_taken(model: Model, panel: Panel) -> list[str] | None:
+    """Return the covariates that the model may take, those of all series; None if it takes none."""
+    if getattr(model, "covariates", None) is None:
+        return None
+    return sorted(set.intersection(*(set(series.covariates) for series in panel.values())))
 
 
 def by_name(what: str, given: PerSeries, panel: Panel) -> dict[str, Any]:
