@@ -31,7 +31,7 @@ LAYERS = (
     ("learning",),
     ("diffusions", "likelihoods"),
     ("girsanov",),
-    ("evaluation",),
+    ("evaluation", "page"),
     ("cli",),
     ("paper",),
 )
@@ -43,6 +43,8 @@ _COMMANDS = ("girsanov.cli", "girsanov.paper.command")
 AT_TOP = {"typer": _COMMANDS, "rich": _COMMANDS, "matplotlib": ("girsanov.plotting",)}
 INSIDE = {
     "matplotlib": ("girsanov.paper.figures",),
+    "plotly": ("girsanov.page.parts",),
+    "latex2mathml": ("girsanov.page.mathml",),
     "xarray": ("girsanov.result.xarrays", "girsanov.learning.datatree"),
     "diffrax": ("girsanov.inference.schemes", "girsanov.baselines.neural_sde"),
     "lineax": ("girsanov.baselines.neural_sde",),
