@@ -42,7 +42,9 @@ def run_notebook(notebook: Path, folder: Path) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     book = nbformat.read(notebook, as_version=4)
-    NotebookClient(book, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(
+        book, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
     nbformat.write(book, folder / notebook.name)
     return folder / notebook.name
 
@@ -71,6 +73,7 @@ def relinked(text: str) -> str:
     text = re.sub(r"\]\(CONTRIBUTING\.md", "](contributing.md", text)
     text = re.sub(r"\]\(CHANGELOG\.md", "](changelog.md", text)
     text = re.sub(r"\]\(examples/gallery/(\w+)\.py\)", r"](gallery/\1.md)", text)
+    text = text.replace("](examples/gallery)", "](gallery/index.md)")
     text = re.sub(r"\[([^\]]*)\]\((?:LICENSE|CITATION\.cff|examples[^)]*)\)", r"\1", text)
     return re.sub(r"```python no-run", "```python", text)
 
@@ -101,7 +104,9 @@ def stage_gallery(source: Path, results: Path) -> None:
         assert title is not None, f"{script.name} has no title"
         rows.append(f"## [{title[1]}]({script.stem}.md)\n\n![{title[1]}]({figures[0].name})\n")
     shared = (GALLERY / "common.py").read_text(encoding="utf-8")
-    (folder / "common.md").write_text(f"# What the scripts share\n\n```python\n{shared.strip()}\n```\n", encoding="utf-8")
+    (folder / "common.md").write_text(
+        f"# What the scripts share\n\n```python\n{shared.strip()}\n```\n", encoding="utf-8"
+    )
     data = (GALLERY / "data" / "README.md").read_text(encoding="utf-8")
     (folder / "data.md").write_text(data, encoding="utf-8")
     listed = "\n".join([s.stem for s in SCRIPTS] + ["common", "data"])
@@ -144,7 +149,9 @@ def main() -> None:
     """Run, stage and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "site", help="folder of the site")
-    parser.add_argument("--results", type=Path, default=ROOT / "out" / "gallery", help="folder of figures and notebooks")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "out" / "gallery", help="folder of figures and notebooks"
+    )
     parser.add_argument("--keep", action="store_true", help="run only the scripts and notebooks that have changed")
     options = parser.parse_args()
     run_all(options.results, options.keep)

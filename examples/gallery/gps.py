@@ -1,18 +1,18 @@
 """# A GPS track: where was the receiver while nothing was heard?
 
 Positions of a moving receiver, every fifteen seconds. The velocity is pushed by noise and the position follows it: an
-integrated Ornstein-Uhlenbeck process, whose noise is singular and which is therefore solved in
-continuous time. Two stretches of two minutes are taken out and predicted. The evidence beside ours is a dense Gaussian
-density in SciPy, and the predictions beside ours are straight lines and cubic splines.
+integrated Ornstein-Uhlenbeck process, whose noise is singular and which is therefore solved in continuous time. Two
+stretches of two minutes are taken out and predicted. The evidence beside ours is a dense Gaussian density in SciPy,
+and the predictions beside ours are straight lines and cubic splines.
 """
 
-import common
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy.interpolate import CubicSpline, interp1d
 from scipy.stats import multivariate_normal
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

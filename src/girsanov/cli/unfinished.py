@@ -68,7 +68,7 @@ class Unfinished:
         values = {name: np.asarray(value, np.float64) for name, value in content["parameters"].items()}
         leaves = leaves_by_path(model)
         for name, value in values.items():
-            if np.shape(leaves.get(name)) != value.shape:
+            if name not in leaves or np.shape(leaves[name]) != value.shape:
                 raise ValueError(f"--resume: {self.file} has a parameter {name!r} that the model has not")
         return replaced(model, values), None
 

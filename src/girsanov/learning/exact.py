@@ -197,6 +197,9 @@ class ExactLearner:
             if self.better is not None:
                 self.better()
 
+    def show(self, text: str) -> None:
+        self.learner.show(text)
+
     def error(self, theta: np.ndarray, value: float) -> float:
         """Return the change of the log evidence on other points, half as many again over wider ranges."""
         self.e_step(theta)

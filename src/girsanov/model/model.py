@@ -181,7 +181,14 @@ class Model(eqx.Module):
 
     @float64
     def given(self, covariates: Any) -> "Model":
-        """Return the model of a series with these covariates, such as {"weight": 70.0}, which depends on none."""
+        """Return the model of a series with these covariates, which itself depends on none.
+
+        Args:
+            covariates: the values by name, such as {"weight": 70.0}.
+
+        Returns:
+            The model with the parameters that these values give.
+        """
         return of_series(self, covariates)
 
     @property
@@ -206,7 +213,14 @@ class Model(eqx.Module):
         return eqx.tree_at(lambda m: (m.drift, m.noise, m.initial, m.observation), self, parts)
 
     def to_state(self, w: Any) -> Any:
-        """Return the state x, (..., d), from the coordinates w in which the noise is constant."""
+        """Return the state x from the coordinates w in which the noise is constant.
+
+        Args:
+            w: points in these coordinates, (..., d). Where the noise does not depend on the state they are states.
+
+        Returns:
+            The states, (..., d).
+        """
         return self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
 
     @property
@@ -216,7 +230,7 @@ class Model(eqx.Module):
 
     @property
     def emission(self) -> Any:
-        """The emission: the matrix H, shape (D, d), or the callable g."""
+        """The emission, which is the matrix H, shape (D, d), or the callable g."""
         return self.observation.emission
 
     @property

@@ -188,6 +188,12 @@ class Posterior(Checks, Pictures, PathEstimate):
         return quantiles(self.model, self._latent_marginals(times), q)
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and the upper end of a band for the state at every node.
+
+        Returns:
+            The mean minus and plus two standard deviations, shape (N, d) each; if the noise depends on the state, the
+            quantiles with the same probabilities.
+        """
         low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW])
         return low, high
 
@@ -227,7 +233,7 @@ class Posterior(Checks, Pictures, PathEstimate):
 
     @property
     def grid(self) -> Grid:
-        """The time grid: the nodes, and the node of each observation."""
+        """The time grid, that is the nodes and the node of each observation."""
         return Grid(self.times, self.node, len(self.times))
 
     def diagnose(self, *, key: Any, n: int = 2000) -> "girsanov.result.diagnosis.Diagnosis":

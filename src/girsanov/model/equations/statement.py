@@ -13,12 +13,16 @@ from typing import Any, NamedTuple
 
 from girsanov._core.checks import is_finite
 from girsanov.model.equations.expression import (
+    DEEPEST,
     FUNCTIONS,
     NUMBERS,
     EquationError,
     Expression,
+    Measure,
     check_names,
+    error_at,
     hint,
+    measure,
     number,
     parse,
 )
@@ -37,6 +41,7 @@ DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "lognormal": (("sd",), ()),
     "stochastic_volatility": ((), ()),
 }
+LARGEST = 2000  # operations of an expression with its definitions
 FIXED_SETTINGS = ("low", "high", "trials")  # numbers, not expressions
 RESERVED = ("drift", "diffusion", "initial", "likelihood", "emission", "offset", "t")
 _STATE = ("drift", "noise", "start", "start_sd", "range", "unit")
@@ -230,6 +235,8 @@ def _parameter(name: str, value: Any) -> Given:
 def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise EquationError(f"{where} must be a number, got {value!r}")
+    if isinstance(value, int) and not is_finite(value):
+        raise EquationError(f"{where} must fit into 64 bits, got {str(value)[:40]}…")
     return float(value)
 
 
@@ -240,25 +247,47 @@ def _text(value: dict, key: str, where: str) -> str | None:
 
 
 def _definitions(table: dict[str, Any], names: set[str], texts: dict[str, str]) -> dict[str, Expression]:
-    """Return the definitions, each with the others put into it; raise an EquationError where they go in a circle."""
+    """Return the definitions, each with the others put into it.
+
+    Raises an EquationError where they go in a circle, or where one that is put into others again and again would become
+    too long to work with: twenty lines that each use the next one twice have a million operations.
+    """
     parsed = {name: parse(text, f"definitions.{name}") for name, text in table.items()}
     done: dict[str, Expression] = {}
+    sizes: dict[str, Measure] = {}
     for name, e in parsed.items():
         check_names(e, table[name], f"definitions.{name}", names | set(table))
         texts[f"definitions.{name}"] = str(table[name])
 
     def finish(name: str, path: tuple[str, ...]) -> Expression:
+        before = path[-1] if path else name
         if name in path:
             circle = " → ".join((*path[path.index(name) :], name))
-            raise EquationError(f"definitions.{name}: the definitions go in a circle, {circle}")
+            said = f"the definitions go in a circle, {circle}"
+            raise error_at(name, table[before], f"definitions.{before}", said)
+        if len(path) > DEEPEST:
+            said = f"more than {DEEPEST} definitions are inside each other here"
+            raise error_at(name, table[before], f"definitions.{before}", said)
         if name not in done:
             inner = {n: finish(n, (*path, name)) for n in parsed[name].names() & set(parsed)}
+            sizes[name] = _checked(parsed[name], sizes, f"definitions.{name}")
             done[name] = substituted(parsed[name], inner)
         return done[name]
 
     for name in parsed:
         finish(name, ())
     return done
+
+
+def _checked(e: Expression, sizes: Mapping[str, Measure], where: str) -> Measure:
+    """Return the measure of an expression with definitions, or raise an EquationError if it is too long or too deep."""
+    found = measure(e, sizes)
+    if found.size > LARGEST or found.depth > 2 * DEEPEST:
+        raise EquationError(
+            f"{where}: with its definitions this has {found.size} operations, {found.depth} of them inside each other; "
+            f"{LARGEST} and {2 * DEEPEST} are allowed"
+        )
+    return found
 
 
 def substituted(e: Expression, definitions: Mapping[str, Expression]) -> Expression:
@@ -273,6 +302,7 @@ class _Reader:
 
     def __init__(self, parameters: set[str], states: set[str], definitions: dict[str, Expression], texts: dict):
         self.parameters, self.states, self.definitions, self.texts = parameters, states, definitions, texts
+        self.sizes = {name: measure(d, {}) for name, d in definitions.items()}
         self.used: set[str] = set()
 
     def read(self, text: Any, where: str, constant: bool = False) -> Expression:
@@ -282,6 +312,7 @@ class _Reader:
             known |= self.states | {"t"}
         check_names(e, text, where, known)
         self.texts[where] = str(text)
+        _checked(e, self.sizes, where)
         e = substituted(e, self.definitions)
         if constant and e.names() & (self.states | {"t"}):
             moving = sorted(e.names() & (self.states | {"t"}))
