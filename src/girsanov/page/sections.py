@@ -192,9 +192,9 @@ def repeat(result: Mapping[str, Any], model_file: str | None) -> Html:
     return section("How to repeat it", *parts)
 
 
-_OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit",
-            "decimal", "date_order", "dt", "span", "method", "objective", "max_iterations")  # fmt: skip
-_OF_LEARNING = ("objective", "max_iterations")
+_OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit", "decimal",
+            "date_order", "dt", "span", "method", "objective", "max_iterations", "tolerance")  # fmt: skip
+_OF_LEARNING = ("objective", "max_iterations", "tolerance")
 _REPEATED = ("values", "errors", "trainable", "individual", "prior", "constraint")
 
 
@@ -218,8 +218,7 @@ def command_of(result: Mapping[str, Any], model_file: str | None) -> str:
     for name in _REPEATED:
         for value in given.get(name) or []:
             words += [f"--{name}", str(value)]
-    if given.get("start_from_data"):
-        words.append("--start-from-data")
+    words += ["--start-from-data"] if given.get("start_from_data") else []
     for name, seed in (result.get("seeds") or {}).items():
         words += [f"--{name}", str(seed)]
     return shlex.join(words)
