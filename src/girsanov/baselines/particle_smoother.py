@@ -64,7 +64,7 @@ class ParticlePosterior(DrawnPaths):
         `every` are the paths of all sweeps, shape (sweeps, chains, N, d), or None. `evidence` is the pair of log
         evidence and standard error.
         """
-        draws = states(model, draws)
+        draws = states(model, draws, times)
         ess, rhat = diagnostics(draws)
         moved = np.full(len(times), np.nan)
         if every is not None and len(every) > 1:

@@ -1,5 +1,7 @@
 """A time series on the nodes of a grid: the arrays that all methods pass to compiled code."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from girsanov._core.precision import frozen
 from girsanov._core.types import Array
 from girsanov.data.grid import Grid
+from girsanov.data.instants import InputsOnGrid
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
 
@@ -26,6 +29,7 @@ class SeriesOnGrid(eqx.Module):
         y: observed values, shape (n, D), with zeros for missing values.
         observed: mask of the values that are not missing, shape (n, D).
         errors: known standard deviations of the values, shape (n, D), or None if the series has none.
+        inputs: the inputs on the nodes, or None if the series has none.
     """
 
     times: Float[Array, " N"]
@@ -35,6 +39,23 @@ class SeriesOnGrid(eqx.Module):
     y: Float[Array, "n D"]
     observed: Bool[Array, "n D"]
     errors: Float[Array, "n D"] | None = None
+    inputs: InputsOnGrid | None = None
+
+    @property
+    def at_nodes(self) -> Any:
+        """The times of the nodes, as a drift takes them: with the inputs from there on, if there are any."""
+        return self.times if self.inputs is None else self.inputs.at_nodes(self.times)
+
+    @property
+    def at_ends(self) -> Any:
+        """The times of the nodes as the ends of the intervals before them: with the inputs up to there."""
+        return self.times if self.inputs is None else self.inputs.at_ends(self.times)
+
+    @property
+    def at_middles(self) -> Any:
+        """The times of the middles of all intervals, with the inputs there."""
+        times = self.times[:-1] + 0.5 * self.gaps
+        return times if self.inputs is None else self.inputs.at_middles(times)
 
     @property
     def rows(self) -> Rows:
@@ -50,11 +71,14 @@ class SeriesOnGrid(eqx.Module):
     def grid(self) -> Grid:
         """The grid without padding, in NumPy arrays."""
         times, node = frozen(np.asarray(self.times)[: int(self.size)]), frozen(np.asarray(self.node)[:])
-        return Grid(times, node, len(self.times))
+        if self.inputs is None:
+            return Grid(times, node, len(self.times))
+        return Grid(times, node, len(self.times), self.inputs.trimmed(len(times)).events)
 
     def on(self, grid: Grid, capacity: int) -> "SeriesOnGrid":
         """Return the same observations on another grid, padded to `capacity` nodes."""
-        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors)
+        inputs = None if self.inputs is None else self.inputs.on(grid.times).padded(capacity)
+        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors, inputs)
 
     def padded(self, capacity: int, rows: int) -> "SeriesOnGrid":
         """Return the same series with this many nodes, at least one of them padding, and this many observations.
@@ -69,7 +93,10 @@ class SeriesOnGrid(eqx.Module):
         times, gaps, size, node = _padded(self.grid, capacity)
         y = np.concatenate([self.y, np.broadcast_to(self.y[:1], (more, self.y.shape[1]))])  # allowed by the likelihood
         errors = None if self.errors is None else longer(self.errors, 1.0)
-        return SeriesOnGrid(times, gaps, size, longer(node, capacity - 1), y, longer(self.observed, False), errors)
+        inputs = None if self.inputs is None else self.inputs.trimmed(int(size)).padded(capacity)
+        return SeriesOnGrid(
+            times, gaps, size, longer(node, capacity - 1), y, longer(self.observed, False), errors, inputs
+        )
 
     def by_node(self) -> Rows:
         """Return one row for every node; at a node without observation every value is missing.
@@ -93,8 +120,11 @@ class SeriesOnGrid(eqx.Module):
 
 def on_grid(series: TimeSeries, grid: Grid, capacity: int | None = None) -> SeriesOnGrid:
     """Put a series on a grid that is padded to `capacity` nodes, or not padded if `capacity` is None."""
-    rows = rows_of(series)
-    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors)
+    rows, inputs = rows_of(series), None
+    if series.inputs is not None:
+        inputs = series.inputs.on(grid.times)
+        inputs = inputs if capacity is None else inputs.padded(capacity)
+    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors, inputs)
 
 
 def _padded(grid: Grid, capacity: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ import numpy as np
 from girsanov._core.checks import as_floats, shown
 from girsanov.data.columns import read_csv, read_frame
 from girsanov.data.dates import are_dates, as_dates, as_numbers
+from girsanov.data.inputs import Inputs
 
 
 class TimeSeries:
@@ -23,6 +24,8 @@ class TimeSeries:
             if `times` are numbers.
         origin: the date that becomes time zero, by default the first of `times`. Give a second series for the same
             model, such as test data, the same origin.
+        inputs: what acts on the state, u(t), for a drift f(x, t, u): an `Inputs`, or a list of those, whose components
+            follow each other.
 
     Attributes:
         times: the times as numbers, shape (n,), read-only float64.
@@ -31,6 +34,7 @@ class TimeSeries:
         errors: standard deviations of the values, shape (n, D), read-only float64, NaN where missing; or None.
         unit: the unit of the times, or None if they were given as numbers.
         origin: the date of time zero as a datetime64 in UTC, or None if the times are not dates.
+        inputs: the inputs, with their times as numbers, or None.
 
     Raises:
         ValueError: if the times do not increase, the shapes do not fit, a value is infinite or all are missing, or an
@@ -43,8 +47,18 @@ class TimeSeries:
     errors: np.ndarray | None
     unit: str | None
     origin: np.datetime64 | None
+    inputs: Inputs | None
 
-    def __init__(self, times: Any, values: Any, *, errors: Any = None, unit: str | None = None, origin: Any = None):
+    def __init__(
+        self,
+        times: Any,
+        values: Any,
+        *,
+        errors: Any = None,
+        unit: str | None = None,
+        origin: Any = None,
+        inputs: Any = None,
+    ):
         t, self.origin = _as_times(times, unit, origin)
         self.unit = unit
         y = as_floats("values", values, missing=True)
@@ -68,6 +82,7 @@ class TimeSeries:
         for a in (t, y, observed):
             a.flags.writeable = False
         self.times, self.values, self.observed = t, y, observed
+        self.inputs = None if inputs is None else Inputs.joined(inputs).counted(self.numbers)
 
     @property
     def dim(self) -> int:
@@ -85,7 +100,8 @@ class TimeSeries:
     def __repr__(self) -> str:
         missing = int((~self.observed).sum())
         gone = f", {missing} entries missing" if missing else ""
-        return f"TimeSeries(n={len(self)}, D={self.dim}, from {self.times[0]:g} to {self.times[-1]:g}{gone})"
+        acting = "" if self.inputs is None else f", {self.inputs!r}"
+        return f"TimeSeries(n={len(self)}, D={self.dim}, from {self.times[0]:g} to {self.times[-1]:g}{gone}{acting})"
 
     def subset(self, index: Any) -> "TimeSeries":
         """Select observations.
@@ -94,14 +110,20 @@ class TimeSeries:
             index: a boolean mask of shape (n,), increasing integers or a slice.
 
         Returns:
-            A series of the selected observations, with the same unit and origin.
+            A series of the selected observations, with the same unit, origin and inputs.
         """
         errors = None if self.errors is None else self.errors[index]
-        return TimeSeries.counted(self.times[index], self.values[index], self.unit, self.origin, errors)
+        return TimeSeries.counted(self.times[index], self.values[index], self.unit, self.origin, errors, self.inputs)
 
     @classmethod
     def counted(
-        cls, times: Any, values: Any, unit: str | None, origin: np.datetime64 | None, errors: Any = None
+        cls,
+        times: Any,
+        values: Any,
+        unit: str | None,
+        origin: np.datetime64 | None,
+        errors: Any = None,
+        inputs: Inputs | None = None,
     ) -> "TimeSeries":
         """Make a series from times that are already numbers of `unit` since `origin`.
 
@@ -111,11 +133,12 @@ class TimeSeries:
             unit: the unit in which the times are counted, or None.
             origin: the date of time zero in UTC, or None.
             errors: standard deviations of the values, or None.
+            inputs: the inputs, whose times are numbers too, or None.
 
         Returns:
             The series.
         """
-        series = cls(times, values, errors=errors)
+        series = cls(times, values, errors=errors, inputs=inputs)
         series.unit, series.origin = unit, origin
         return series
 

@@ -41,8 +41,8 @@ class Posed(eqx.Module):
 
     @property
     def model(self) -> Model:
-        """The model that algorithms work on, in coordinates in which the noise is constant."""
-        return self.stated.latent
+        """The model that algorithms work on, in coordinates in which the noise is constant and nothing jumps."""
+        return self.stated.driven_by(self.data.inputs).latent
 
 
 def evaluate(problem: Posed, smoothed: Smoothed) -> tuple[Float[Array, ""], Sites]:
@@ -52,7 +52,7 @@ def evaluate(problem: Posed, smoothed: Smoothed) -> tuple[Float[Array, ""], Site
     valid = problem.data.in_chain[1:]
     noise = model.noise
     drift = drift_expectations(
-        model.drift, noise.precision, problem.rule, q, problem.data.times[:-1], problem.data.gaps, valid
+        model.drift, noise.precision, problem.rule, q, problem.data.at_nodes[:-1], problem.data.gaps, valid
     )
     constant = -0.5 * (d * (LOG_2PI + jnp.log(problem.data.gaps)) + noise.log_det)
     transitions = jnp.where(valid, drift.quadratic + constant, 0.0).sum()

@@ -15,6 +15,8 @@ from girsanov._core.precision import float64, frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
 from girsanov.model.diffusions import FORMS, Diffusion, Each, StateDiffusion, as_matrix, check_inside
+from girsanov.model.driven import Driven, ShiftedObservation, check_driven, gain_of
+from girsanov.model.drifts.base import takes_inputs
 from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
 from girsanov.model.observation import Observation, as_emission, make_observation
@@ -45,7 +47,7 @@ class Model(eqx.Module):
 
     Args:
         drift: f, a callable of a state of shape (d,) and a scalar time that returns shape (d,), written with jax.numpy.
-            If it is a pytree, such as an equinox module, its floating-point arrays are parameters that can be learnt.
+            If the series has inputs, f(x, t, u) has a third argument, their values of shape (m,). If it is a pytree, such as an equinox module, its floating-point arrays are parameters that can be learnt.
         diffusion: the spectral density Q: a scalar, its diagonal of shape (d,) or a matrix of shape (d, d); 1 by
             default. For noise whose size depends on the state, a noise of `girsanov.diffusions`, or a list with one
             for each coordinate, in which a number is a constant spectral density.
@@ -70,6 +72,7 @@ class Model(eqx.Module):
         observation: emission and likelihood.
         initial_form: how the initial covariance was given: "scalar", "diagonal" or "full". Learning keeps that form.
         equations: the equations that `from_equations` read, with the values of their parameters; None otherwise.
+        inputs: in the model of a posterior, the inputs of its series on the nodes; None otherwise.
 
     Raises:
         ValueError: if shapes disagree, a covariance is not positive definite, or the drift does not return shape (d,).
@@ -83,6 +86,7 @@ class Model(eqx.Module):
     state_names: tuple[str, ...] | None = eqx.field(static=True)
     output_names: tuple[str, ...] | None = eqx.field(static=True)
     equations: Any
+    inputs: Any
 
     @float64
     def __init__(
@@ -111,7 +115,7 @@ class Model(eqx.Module):
         self.observation = make_observation(likelihood, H if hasattr(H, "shape") else _traceable(H), offset, d)
         self.state_names = _names("state_names", state_names, d)
         self.output_names = _names("output_names", output_names, self.observation.data_dim)
-        self.equations = equations
+        self.equations, self.inputs = equations, None
         _check_stationary(self)
         _check_drift_shape(self.drift, d)
 
@@ -168,8 +172,45 @@ class Model(eqx.Module):
 
     @property
     def latent(self) -> "Model":
-        """The model of w, in whose coordinates the noise is constant; the model itself if its noise is constant."""
-        return self._latent(self.noise) if isinstance(self.noise, StateDiffusion) else self
+        """The model of w, in whose coordinates the noise is constant, impulses do not move the state, and the drift is
+        one of state and time alone; the model itself if its noise is constant and it has no inputs.
+        """
+        model = self if self.inputs is None else self._without_inputs()
+        return model._latent(model.noise) if isinstance(model.noise, StateDiffusion) else model
+
+    def driven_by(self, inputs: Any) -> "Model":
+        """Return the model with these inputs on the nodes of a grid; None takes those away that it has."""
+        if inputs is None and self.inputs is None:
+            return self
+        return eqx.tree_at(lambda m: m.inputs, self, inputs, is_leaf=lambda leaf: leaf is None)
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether the state differs from the coordinates of the latent model."""
+        return isinstance(self.noise, StateDiffusion) or self.has_impulses
+
+    @property
+    def has_impulses(self) -> bool:
+        """Whether the inputs have impulses."""
+        return self.inputs is not None and self.inputs.dosed is not None
+
+    @float64
+    def shift(self, t: Any) -> Any:
+        """Return s(t) = G Σ a, the sum of all jumps up to times t, (n, d): the state is the latent one plus this."""
+        return ShiftedObservation(self.observation, self.inputs, self._gain()).shift(jnp.asarray(t))
+
+    @float64
+    def _gain(self) -> Any:
+        mean = self.initial.mean if isinstance(self.initial, GaussianState) else np.zeros(self.dim)
+        return gain_of(own(self.drift), self.inputs, jnp.asarray(mean))
+
+    @float64
+    def _without_inputs(self) -> "Model":
+        gain, observation = self._gain(), self.observation
+        if gain is not None:
+            observation = ShiftedObservation(observation, self.inputs, gain)
+        parts = (Driven(self.drift, self.inputs, gain), observation)
+        return eqx.tree_at(lambda m: (m.drift, m.observation), self.driven_by(None), parts)
 
     @float64
     def _latent(self, noise: StateDiffusion) -> "Model":
@@ -182,9 +223,13 @@ class Model(eqx.Module):
         )
         return eqx.tree_at(lambda m: (m.drift, m.noise, m.initial, m.observation), self, parts)
 
-    def to_state(self, w: Any) -> Any:
-        """Return the state x, (..., d), from the coordinates w in which the noise is constant."""
-        return self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
+    def to_state(self, w: Any, t: Any = None) -> Any:
+        """Return the state x, (..., n, d), from the latent coordinates w at times t, (n,).
+
+        The times are needed only where the inputs have impulses.
+        """
+        x = self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
+        return x + self.shift(t) if self.has_impulses else x
 
     @property
     def likelihood(self) -> Likelihood:
@@ -305,6 +350,11 @@ def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState 
                 "initial='stationary' is for constant noise; with noise that depends on the state give "
                 "initial=gv.GaussianState(mean=..., cov=...)"
             )
+        if takes_inputs(drift):
+            raise ValueError(
+                "initial='stationary' is for a drift without inputs: with inputs there is no stationary law, so give "
+                "initial=gv.GaussianState(mean=..., cov=...)"
+            )
         if not hasattr(drift, "stationary"):
             raise ValueError(f"initial='stationary' needs a drift with a stationary law; {drift!r} does not offer one")
         return Stationary()
@@ -364,6 +414,8 @@ def _traceable(drift: Any) -> Any:
 
 
 def _check_drift_shape(drift: Callable, d: int) -> None:
+    if takes_inputs(drift):
+        return  # the series tells how many inputs there are
     shape = getattr(output_of(drift, "drift", d), "shape", None)
     if shape != (d,):
         raise ValueError(f"the drift must return an array of shape ({d},) for a state of shape ({d},), got {shape}")
@@ -388,6 +440,7 @@ def check_inputs(model: Any, series: Any) -> Model:
             f"the series has {series.dim} values at each time, but the model observes {model.data_dim}; "
             f"give emission= a matrix of shape ({series.dim}, {model.dim})"
         )
+    check_driven(model, series)
     model = with_errors_known(model, series.errors)
     model.likelihood.check(series.values, series.observed)
     model.likelihood.check_errors(series.errors, series.observed)

@@ -121,25 +121,26 @@ def _observe(model: Model, key: Any, t: np.ndarray, path: np.ndarray) -> np.ndar
 
 
 @float64
-def states(model: Model, w: np.ndarray) -> np.ndarray:
-    """Return the states x, (..., d), from the coordinates w in which the noise of the model is constant."""
-    return np.asarray(_states(model, w)) if isinstance(model.noise, StateDiffusion) else w
+def states(model: Model, w: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Return the states x, (..., n, d), from the coordinates w of the latent model at times t, (n,)."""
+    return np.asarray(_states(model, w, t)) if model.is_transformed else w
 
 
 @float64
-def to_constant(model: Model, x: np.ndarray) -> np.ndarray:
-    """Return the coordinates w in which the noise of the model is constant, from the states x, (..., d)."""
-    return np.asarray(_constant(model.noise, x)) if isinstance(model.noise, StateDiffusion) else x
+def to_constant(model: Model, x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Return the coordinates w of the latent model from the states x, (..., n, d), at times t, (n,)."""
+    return np.asarray(_constant(model, x, t)) if model.is_transformed else x
 
 
 @compiled
-def _states(model: Model, w):
-    return model.to_state(w)
+def _states(model: Model, w, t):
+    return model.to_state(w, t)
 
 
 @compiled
-def _constant(noise: StateDiffusion, x):
-    return noise.to_constant(x)
+def _constant(model: Model, x, t):
+    x = x - model.shift(t) if model.has_impulses else x
+    return model.noise.to_constant(x) if isinstance(model.noise, StateDiffusion) else x
 
 
 @compiled

@@ -19,7 +19,7 @@ def _start_values(problem: Posed):
     sd = jnp.sqrt(jnp.diagonal(q.S)).T
     xi = jnp.asarray(problem.rule.nodes)
     x = q.m[:, None] + sd[:, None] * xi[:, :, None]
-    return x, evaluate_drift(problem.model.drift, x, problem.data.times)
+    return x, evaluate_drift(problem.model.drift, x, problem.data.at_nodes)
 
 
 @compiled
@@ -52,6 +52,12 @@ def _readings(problem: Posed):
     return jnp.where(rows.observed, away, jnp.nan), jnp.where(rows.observed, 1.0 / jnp.sqrt(precision), jnp.nan)
 
 
+def _state_at(problem: Posed, w: np.ndarray, node: int) -> list[float]:
+    """Return the state at a node from its latent coordinates."""
+    model = problem.stated.driven_by(problem.data.inputs)
+    return states(model, w[None], np.asarray(problem.data.times)[node : node + 1])[0].tolist()
+
+
 def explain_bad_start(problem: Posed) -> None:
     """Raise a ValueError that explains why a run could not start.
 
@@ -64,7 +70,7 @@ def explain_bad_start(problem: Posed) -> None:
     if len(bad):
         m, n = bad[0]
         raise ValueError(
-            f"the drift returned {f[:, n, m].tolist()} at state {states(problem.stated, x[:, n, m]).tolist()} and time "
+            f"the drift returned {f[:, n, m].tolist()} at state {_state_at(problem, x[:, n, m], m)} and time "
             f"{float(problem.data.times[m])!r}; it must be finite wherever the posterior may go"
         )
     apart = scales_apart(problem, *(np.asarray(a) for a in _readings(problem)))

@@ -127,7 +127,7 @@ class Posterior(PathEstimate):
 
     @cached_property
     def _at_nodes(self) -> Marginals:
-        return of_state(self.model, self._latent)
+        return of_state(self.model, self._latent, self.times)
 
     @property
     def converged(self) -> bool:
@@ -164,7 +164,7 @@ class Posterior(PathEstimate):
         Returns:
             `mean` (n, d) and `cov` (n, d, d).
         """
-        return of_state(self.model, self._latent_marginals(times))
+        return of_state(self.model, self._latent_marginals(times), self._inside(times))
 
     def _latent_marginals(self, times: Any) -> Marginals:
         t, Q = self._inside(times), self.model.latent.noise.Q
@@ -180,10 +180,10 @@ class Posterior(PathEstimate):
         Returns:
             The quantiles, (k, n, d).
         """
-        return quantiles(self.model, self._latent_marginals(times), q)
+        return quantiles(self.model, self._latent_marginals(times), q, self._inside(times))
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
-        low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW])
+        low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW], self.times)
         return low, high
 
     @float64
@@ -198,7 +198,7 @@ class Posterior(PathEstimate):
             The paths at the nodes, (n, N, d).
         """
         check_draws(key, n)
-        return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)))
+        return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)), self.times)
 
     def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
         """Simulate the model onwards from the posterior of the last state, by Euler–Maruyama.

@@ -66,7 +66,7 @@ class Refined(ParticlePosterior):
         if not on_node.all():
             mean, cov = self._conditional(t[~on_node])
             sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
-            out[:, ~on_node] = states(self.model, _mixture_quantiles(mean, sd, p))
+            out[:, ~on_node] = states(self.model, _mixture_quantiles(mean, sd, p), t[~on_node])
         return out
 
     def sample(self, key: Any, n: int = 1) -> np.ndarray:
