@@ -12,6 +12,7 @@ import jax  # noqa: F401
 
 # isort: split
 from girsanov import diffusions, likelihoods
+from girsanov.data.inputs import Inputs
 from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.cvi_dp import CVIDP
@@ -93,6 +94,7 @@ __all__ = [
     "GaussHermite",
     "GaussianState",
     "HarmonicOscillator",
+    "Inputs",
     "IntegratedOU",
     "Langevin",
     "Linear",

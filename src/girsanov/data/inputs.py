@@ -70,9 +70,7 @@ class Inputs:
     parts: tuple[Part, ...]
     names: tuple[str, ...] | None
 
-    def __init__(
-        self, times: Any, values: Any, kind: str = "linear", *, until: float | None = None, names: Any = None
-    ):
+    def __init__(self, times: Any, values: Any, kind: str = "linear", *, until: float | None = None, names: Any = None):
         if kind not in ("linear", "previous", "impulse"):
             raise ValueError(f"kind must be 'linear', 'previous' or 'impulse', got {kind!r}")
         if until is not None and (kind != "previous" or not is_finite(until)):
@@ -112,7 +110,7 @@ class Inputs:
         v = np.atleast_1d(as_floats("the values of the inputs", values))
         if v.ndim != 1 or not v.size or not np.isfinite(v).all():
             raise ValueError(f"constant inputs must be finite numbers, a scalar or of shape (m,), got {values!r}")
-        return cls._of((Part("constant", frozen(np.zeros(1)), frozen(v[None])),), _as_names(names, len(v)))
+        return cls.of_parts((Part("constant", frozen(np.zeros(1)), frozen(v[None])),), _as_names(names, len(v)))
 
     @classmethod
     def impulses(cls, times: Any, amounts: Any, *, names: Any = None) -> "Inputs":
@@ -152,12 +150,13 @@ class Inputs:
         names = None
         if all(one.names is not None for one in several):
             names = _as_names([name for one in several for name in one.names or ()], sum(one.dim for one in several))
-        return cls._of(tuple(part for one in several for part in one.parts), names)
+        return cls.of_parts(tuple(part for one in several for part in one.parts), names)
 
     @classmethod
-    def _of(cls, parts: tuple[Part, ...], names: tuple[str, ...] | None) -> "Inputs":
+    def of_parts(cls, parts: Sequence[Part], names: Sequence[str] | None) -> "Inputs":
+        """Make inputs from parts that have been checked already."""
         new = object.__new__(cls)
-        new.parts, new.names = parts, names
+        new.parts, new.names = tuple(parts), None if names is None else tuple(names)
         return new
 
     @property
@@ -170,6 +169,22 @@ class Inputs:
         """The times of all steps and impulses, (k,), increasing. They are nodes of every grid."""
         times = [part.times for part in self.parts if part.jumps]
         return np.unique(np.concatenate(times)) if times else np.empty(0)
+
+    @property
+    def knots(self) -> np.ndarray:
+        """The times of all values and amounts, (k,), increasing: between two of them the inputs are linear."""
+        return np.unique(np.concatenate([part.times for part in self.parts if part.kind != "constant"] or [[]]))
+
+    def after(self, time: float) -> "Inputs":
+        """Return the inputs without the impulses up to and including a time."""
+        parts = []
+        for part in self.parts:
+            later = part.times > time
+            if part.kind == "impulse":
+                empty = Part("constant", np.zeros(1), np.zeros((1, part.values.shape[1])))
+                part = Part("impulse", part.times[later], part.values[later]) if later.any() else empty
+            parts.append(part)
+        return self.of_parts(tuple(parts), self.names)
 
     @property
     def has_impulses(self) -> bool:
@@ -202,7 +217,7 @@ class Inputs:
             t = part.times if part.times.dtype.kind == "f" else numbers(part.times, "the times of the inputs")
             _check_times(t)
             parts.append(dataclasses.replace(part, times=frozen(np.array(t))))
-        return self._of(tuple(parts), self.names)
+        return self.of_parts(tuple(parts), self.names)
 
     def check_reach(self, first: float, last: float, past: bool = False) -> None:
         """Raise a ValueError unless the inputs are known from `first` to `last`.

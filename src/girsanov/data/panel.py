@@ -57,6 +57,17 @@ class Panel(Mapping[str, TimeSeries]):
                     f"the times of series {name!r} are counted in {one.unit or 'plain numbers'}, those of series "
                     f"{first!r} in {self[first].unit or 'plain numbers'}; give all of them the same unit="
                 )
+            if (one.inputs is None) != (self[first].inputs is None):
+                some, other = (name, first) if one.inputs is None else (first, name)
+                raise ValueError(
+                    f"series {some!r} has no inputs, but series {other!r} has: give all of them inputs, such as "
+                    "gv.Inputs.constant(0.0) where nothing acts on the state"
+                )
+            if one.inputs is not None and one.inputs.dim != self[first].inputs.dim:  # pyright: ignore
+                raise ValueError(
+                    f"the inputs of series {name!r} have {one.inputs.dim} components, those of series {first!r} "
+                    f"{self[first].inputs.dim}; give all of them the same ones"  # pyright: ignore
+                )
 
     @property
     def dim(self) -> int:

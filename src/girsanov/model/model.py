@@ -15,8 +15,8 @@ from girsanov._core.precision import float64, frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
 from girsanov.model.diffusions import FORMS, Diffusion, Each, StateDiffusion, as_matrix, check_inside
-from girsanov.model.driven import Driven, ShiftedObservation, check_driven, gain_of
 from girsanov.model.drifts.base import takes_inputs
+from girsanov.model.driven import Driven, ShiftedObservation, check_driven, gain_of
 from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
 from girsanov.model.observation import Observation, as_emission, make_observation
@@ -427,6 +427,11 @@ def with_errors_known(model: Model, errors: Any) -> Model:
     if observation is model.observation:
         return model
     return eqx.tree_at(lambda m: m.observation, model, observation)
+
+
+def driven_on(model: Model, series: TimeSeries, times: np.ndarray) -> Model:
+    """Return the model with the inputs of a series on the nodes of a grid."""
+    return model.driven_by(None if series.inputs is None else series.inputs.on(times))
 
 
 def check_inputs(model: Any, series: Any) -> Model:

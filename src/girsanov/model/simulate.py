@@ -11,6 +11,7 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.data.series import TimeSeries
 from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.driven import check_driven
 from girsanov.model.model import Model
 
 # For the default dt: steps per gap, steps per time scale of the drift, and the largest number of steps in all that the
@@ -31,7 +32,15 @@ class Simulation(NamedTuple):
     series: TimeSeries
 
 
-def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, start: float | None = None) -> Simulation:
+def simulate(
+    model: Model,
+    times: Any,
+    *,
+    key: Any,
+    dt: float | None = None,
+    start: float | None = None,
+    inputs: Any = None,
+) -> Simulation:
     """Simulate a path of the model by Euler–Maruyama, and one noisy observation of it at each of the given times.
 
     If the noise depends on the state, the steps are made in the coordinates in which it is constant, so that the state
@@ -45,6 +54,8 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
             times and a fiftieth of the time scale on which the drift changes the state near its initial value; every
             gap then has at least ten steps.
         start: time of the initial state; by default the first of `times`.
+        inputs: what acts on the state, for a drift f(x, t, u): an `Inputs`, or a list of those. The series that comes
+            out has them.
 
     Returns:
         The state at the given times and the observations, as `path` and `series`.
@@ -55,24 +66,38 @@ def simulate(model: Model, times: Any, *, key: Any, dt: float | None = None, sta
     t = as_floats("times", times)
     if t.ndim != 1 or len(t) == 0:
         raise ValueError(f"times must have shape (n,) with n ≥ 1, got {t.shape}")
-    TimeSeries(t, np.zeros(len(t)))  # makes the checks of a series
+    blank = TimeSeries(t, np.zeros(len(t)), inputs=inputs)  # makes the checks of a series
     if start is not None and not is_finite(start):
         raise ValueError(f"start must be one finite number, got {start!r}")
     t0 = float(t[0]) if start is None else float(start)
     if t0 > t[0]:
         raise ValueError(f"start = {shown(t0)} comes after the first of times, which is {shown(t[0])}")
+    model, nodes = _driven(model, blank, t0)
     latent = model.latent
     initial = _initial(latent)
     least = 1 if dt is not None else _STEPS
     dt = _default_step(latent, np.diff(t, prepend=t0), t0, *initial) if dt is None else dt
     check_draws(key, 1, dt)
     path_key, noise_key = jax.random.split(key)
-    path = euler_paths(latent, t, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
+    path = euler_paths(latent, nodes, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
+    path = path[np.searchsorted(nodes, t)]
     if not np.isfinite(path).all():
         i = int(np.argmin(np.isfinite(path).all(1)))
         raise ValueError(f"the simulated path is not finite from time {shown(t[i])} on: take a smaller dt than {dt:g}")
-    path = states(model, path)
-    return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path)))
+    path = states(model, path, t)
+    return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path), inputs=inputs))
+
+
+def _driven(model: Model, series: TimeSeries, t0: float) -> tuple[Model, np.ndarray]:
+    """Return the model with the inputs of the series, and its times with those at which the inputs change their law."""
+    check_driven(model, series)
+    t, inputs = series.times, series.inputs
+    if inputs is None:
+        return model.driven_by(None), t
+    inputs.check_reach(t0, float(t[-1]))
+    knots = inputs.knots
+    nodes = np.union1d(t, knots[(knots > t0) & (knots < t[-1])])
+    return model.driven_by(inputs.on(np.union1d(t0, nodes))), nodes
 
 
 def check_draws(key: Any, n: int = 1, dt: float = 1.0, name: str = "n") -> None:

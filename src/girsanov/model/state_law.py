@@ -42,7 +42,7 @@ def lag_covariance(model: Model, w: Marginals, C: np.ndarray) -> np.ndarray:
 
 
 def quantiles(model: Model, w: Marginals, q: Any, t: np.ndarray) -> np.ndarray:
-    """Return quantiles of every coordinate of the state at times t, (k, n, d): w is Gaussian, and x increases with w."""
+    """Return quantiles of the coordinates of the state at times t, (k, n, d): w is Gaussian, and x increases with w."""
     from scipy.special import ndtri  # here, because SciPy would make every import of the library a tenth slower
 
     p = np.atleast_1d(as_floats("q", q))

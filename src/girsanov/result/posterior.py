@@ -200,7 +200,9 @@ class Posterior(PathEstimate):
         check_draws(key, n)
         return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)), self.times)
 
-    def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
+    def forecast(
+        self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None, inputs: Any = None
+    ) -> np.ndarray:
         """Simulate the model onwards from the posterior of the last state, by Euler–Maruyama.
 
         Where a path becomes infinite because the steps are too long, all paths are drawn again with shorter steps.
@@ -210,15 +212,18 @@ class Posterior(PathEstimate):
             key: a JAX random key.
             n: number of paths; default 1000.
             dt: longest step of the simulation; by default the median step of the grid.
+            inputs: what acts on the state after the end of the horizon, as in `TimeSeries`; by default the inputs of
+                the series where they reach that far. Impulses up to the end are part of the last state.
 
         Returns:
             The paths at `times`, (n, k, d).
 
         Raises:
-            ValueError: if the times are not valid, or if paths are not finite even with steps of dt / 16.
+            ValueError: if the times are not valid, if no inputs are known there, or if paths are not finite even with
+                steps of dt / 16.
         """
         start = self._latent.mean[-1], self._latent.cov[-1]
-        return forecast(self, times, lambda n: start, key=key, n=n, dt=dt)
+        return forecast(self, times, lambda n: start, key=key, n=n, dt=dt, inputs=inputs)
 
     @property
     def grid(self) -> Grid:
