@@ -25,7 +25,8 @@ from girsanov.baselines.particle_smoother import ParticlePosterior, draw, resamp
 from girsanov.baselines.proposals import Bootstrap
 from girsanov.data.grid import grid_with
 from girsanov.data.series import TimeSeries
-from girsanov.model.model import Model, check_inputs, driven_on
+from girsanov.model.driven import driven_on
+from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, path_model
 from girsanov.model.simulate import check_draws
 

@@ -18,8 +18,9 @@ from girsanov.baselines.line import confine, factors, find_points, initial, kern
 from girsanov.data.grid import grid_with, locate
 from girsanov.data.series import TimeSeries
 from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.driven import driven_on
 from girsanov.model.estimate import Marginals, PathEstimate
-from girsanov.model.model import Model, check_inputs, driven_on
+from girsanov.model.model import Model, check_inputs
 from girsanov.model.simulate import states, to_constant
 
 _FEWEST = 8  # smallest number of points per node that a user may ask for

@@ -13,7 +13,8 @@ from girsanov._core.types import Array
 from girsanov.data.grid import Grid
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
-from girsanov.model.model import Model, driven_on
+from girsanov.model.driven import driven_on
+from girsanov.model.model import Model
 from girsanov.model.simulate import states
 
 _SPACING = 0.5  # spacing of the points in standard deviations of the narrowest factor

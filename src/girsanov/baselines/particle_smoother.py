@@ -17,7 +17,8 @@ from girsanov.baselines.particle_filter import conditional_sweep, particle_filte
 from girsanov.baselines.proposals import Bootstrap, GaussianPath, Proposal, guide
 from girsanov.data.grid import Grid, grid_with
 from girsanov.data.series import TimeSeries
-from girsanov.model.model import Model, check_inputs, driven_on
+from girsanov.model.driven import driven_on
+from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, exact_path_model, path_model
 from girsanov.model.simulate import check_draws, states
 

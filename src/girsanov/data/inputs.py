@@ -141,7 +141,7 @@ class Inputs:
         """
         if isinstance(given, Inputs):
             return given
-        several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        several: list[Any] = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         if not several or not all(isinstance(one, Inputs) for one in several):
             raise ValueError(
                 f"inputs must be a gv.Inputs(times, values), or a list of those, got {type(given).__name__}; write "

@@ -80,8 +80,8 @@ def mix(Q_inv: Float[Array, "d d"], old: ContinuousSites, new: ContinuousSites, 
         return mixing_sites(Q_inv, b.A - a.A, b.b - a.b, rho)
 
     at_nodes = apart_at(old.base, new.base)
-    both = old.base.before, new.base.before
-    at_ends = at_nodes if both[0] is None or both[1] is None else apart_at(*both)
+    before, after = old.base.before, new.base.before
+    at_ends = at_nodes if before is None or after is None else apart_at(before, after)
 
     def dense(a: DenseSites, b: DenseSites, apart: DenseSites, end: slice) -> DenseSites:
         return DenseSites(

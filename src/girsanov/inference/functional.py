@@ -39,6 +39,7 @@ from girsanov.inference.objective import Posed
 from girsanov.inference.singular import check_singular
 from girsanov.inference.status import Status
 from girsanov.model.diffusions import Diffusion, NoiseForm, StateDiffusion
+from girsanov.model.driven import shift
 from girsanov.model.latent import state_moments
 from girsanov.model.model import Model, check_inputs, with_errors_known
 from girsanov.model.quadrature import Rule
@@ -184,7 +185,7 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
     if isinstance(model.noise, StateDiffusion):
         mean, cov = state_moments(model.noise, mean, cov)
     if problem.data.inputs is not None and problem.data.inputs.dosed is not None:
-        mean = mean + model.driven_by(problem.data.inputs).shift(posed.data.times)
+        mean = mean + shift(model.driven_by(problem.data.inputs), posed.data.times)
     return Solution(
         times=jnp.asarray(posed.data.times),
         mean=mean,

@@ -19,10 +19,14 @@ from jaxtyping import Float
 from girsanov._core.precision import float64, own
 from girsanov._core.types import Array
 from girsanov.data.instants import InputsOnGrid, Instant
+from girsanov.data.series import TimeSeries
 from girsanov.model.diffusions import StateDiffusion
 from girsanov.model.drifts.base import takes_inputs
 from girsanov.model.observation import Observation
 from girsanov.model.shapes import output_of
+
+_POINTS = 4  # states, times and inputs at which the effect of impulses is compared
+_SAME = 1e-8  # largest difference of that effect, relative to its size
 
 
 class Driven(eqx.Module):
@@ -44,12 +48,33 @@ class Driven(eqx.Module):
         return self.drift(x, at.t, jnp.asarray(at.u))
 
 
-def gain_of(drift: Callable, inputs: InputsOnGrid, x: Float[Array, " d"]) -> Float[Array, "d m"] | None:
+def _gain(model: Any) -> Float[Array, "d m"] | None:
     """Return G = ∂f/∂u, by which impulses move the state, or None where there are none."""
+    drift, inputs = own(model.drift), model.inputs
     if inputs.dosed is None:
         return None
-    t, u = jnp.asarray(inputs.times)[0], jnp.asarray(inputs.after)[:, 0]
+    x, t, u = jnp.asarray(model.initial.mean), jnp.asarray(inputs.times)[0], jnp.asarray(inputs.after)[:, 0]
     return jax.jacfwd(lambda u: drift(x, t, u))(u)
+
+
+@float64
+def shift(model: Any, t: Any) -> Float[Array, "n d"]:
+    """Return s(t), the sum of all jumps up to times t, (n,), for a model whose inputs have impulses."""
+    return _shifted(model, _gain(model)).shift(jnp.asarray(t))
+
+
+@float64
+def without_inputs(model: Any) -> Any:
+    """Return the model of z, whose drift is one of state and time alone."""
+    gain = _gain(model)
+    observation = model.observation if gain is None else _shifted(model, gain)
+    parts = (Driven(model.drift, model.inputs, gain), observation)
+    return eqx.tree_at(lambda m: (m.drift, m.observation), model.driven_by(None), parts)
+
+
+def driven_on(model: Any, series: TimeSeries, times: np.ndarray) -> Any:
+    """Return the model with the inputs of a series on the nodes of a grid."""
+    return model.driven_by(None if series.inputs is None else series.inputs.on(times))
 
 
 class ShiftedObservation(Observation):
@@ -129,8 +154,8 @@ class ShiftedObservation(Observation):
         return self.inner.sample(keys, t, x + self.shift(t))
 
 
-_POINTS = 4  # states, times and inputs at which the effect of impulses is compared
-_SAME = 1e-8  # largest difference of that effect, relative to its size
+def _shifted(model: Any, gain: Any) -> ShiftedObservation:
+    return ShiftedObservation(model.observation, model.inputs, gain)  # pyright: ignore[reportCallIssue]
 
 
 def check_driven(model: Any, series: Any) -> None:

@@ -7,20 +7,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Float
 
-from girsanov._core.checks import check_whole
 from girsanov._core.precision import float64, frozen, own, parameter
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
-from girsanov.model.diffusions import FORMS, Diffusion, Each, StateDiffusion, as_matrix, check_inside
+from girsanov.model.diffusions import FORMS, Diffusion, StateDiffusion, as_matrix, check_inside
 from girsanov.model.drifts.base import takes_inputs
-from girsanov.model.driven import Driven, ShiftedObservation, check_driven, gain_of
+from girsanov.model.driven import check_driven, shift, without_inputs
 from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
 from girsanov.model.observation import Observation, as_emission, make_observation
-from girsanov.model.shapes import output_of
+from girsanov.model.stated import as_diffusion, as_names, check_drift_shape, common_dimension, traceable
 
 
 class GaussianState(eqx.Module):
@@ -47,7 +45,8 @@ class Model(eqx.Module):
 
     Args:
         drift: f, a callable of a state of shape (d,) and a scalar time that returns shape (d,), written with jax.numpy.
-            If the series has inputs, f(x, t, u) has a third argument, their values of shape (m,). If it is a pytree, such as an equinox module, its floating-point arrays are parameters that can be learnt.
+            If the series has inputs, f(x, t, u) has a third argument, their values of shape (m,). If it is a pytree,
+            such as an equinox module, its floating-point arrays are parameters that can be learnt.
         diffusion: the spectral density Q: a scalar, its diagonal of shape (d,) or a matrix of shape (d, d); 1 by
             default. For noise whose size depends on the state, a noise of `girsanov.diffusions`, or a list with one
             for each coordinate, in which a number is a constant spectral density.
@@ -105,19 +104,19 @@ class Model(eqx.Module):
     ):
         if not callable(drift):
             raise ValueError(f"drift must be a callable f(x, t), got {drift!r}")
-        Q, H = _as_diffusion(diffusion), as_emission(emission)
+        Q, H = as_diffusion(diffusion), as_emission(emission)
         state = GaussianState() if initial is None else initial
-        d = _dimension(drift, Q, state, H, dim)
-        self.drift = _traceable(drift)
+        d = common_dimension(drift, Q, state, H, dim)
+        self.drift = traceable(drift)
         self.noise = Q if isinstance(Q, StateDiffusion) else Diffusion.of(Q, d)
         self.initial_form = FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
         self.initial = _initial_state(state, d, self.drift, self.noise)
-        self.observation = make_observation(likelihood, H if hasattr(H, "shape") else _traceable(H), offset, d)
-        self.state_names = _names("state_names", state_names, d)
-        self.output_names = _names("output_names", output_names, self.observation.data_dim)
+        self.observation = make_observation(likelihood, H if hasattr(H, "shape") else traceable(H), offset, d)
+        self.state_names = as_names("state_names", state_names, d)
+        self.output_names = as_names("output_names", output_names, self.observation.data_dim)
         self.equations, self.inputs = equations, None
         _check_stationary(self)
-        _check_drift_shape(self.drift, d)
+        check_drift_shape(self.drift, d)
 
     @classmethod
     @float64
@@ -175,7 +174,7 @@ class Model(eqx.Module):
         """The model of w, in whose coordinates the noise is constant, impulses do not move the state, and the drift is
         one of state and time alone; the model itself if its noise is constant and it has no inputs.
         """
-        model = self if self.inputs is None else self._without_inputs()
+        model = self if self.inputs is None else without_inputs(self)
         return model._latent(model.noise) if isinstance(model.noise, StateDiffusion) else model
 
     def driven_by(self, inputs: Any) -> "Model":
@@ -195,24 +194,6 @@ class Model(eqx.Module):
         return self.inputs is not None and self.inputs.dosed is not None
 
     @float64
-    def shift(self, t: Any) -> Any:
-        """Return s(t) = G Σ a, the sum of all jumps up to times t, (n, d): the state is the latent one plus this."""
-        return ShiftedObservation(self.observation, self.inputs, self._gain()).shift(jnp.asarray(t))
-
-    @float64
-    def _gain(self) -> Any:
-        mean = self.initial.mean if isinstance(self.initial, GaussianState) else np.zeros(self.dim)
-        return gain_of(own(self.drift), self.inputs, jnp.asarray(mean))
-
-    @float64
-    def _without_inputs(self) -> "Model":
-        gain, observation = self._gain(), self.observation
-        if gain is not None:
-            observation = ShiftedObservation(observation, self.inputs, gain)
-        parts = (Driven(self.drift, self.inputs, gain), observation)
-        return eqx.tree_at(lambda m: (m.drift, m.observation), self.driven_by(None), parts)
-
-    @float64
     def _latent(self, noise: StateDiffusion) -> "Model":
         d = self.dim
         parts = (
@@ -229,7 +210,7 @@ class Model(eqx.Module):
         The times are needed only where the inputs have impulses.
         """
         x = self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
-        return x + self.shift(t) if self.has_impulses else x
+        return x + shift(self, t) if self.has_impulses else x
 
     @property
     def likelihood(self) -> Likelihood:
@@ -283,15 +264,6 @@ def _of_equations(equations: Any) -> Model:
     )
 
 
-def _names(name: str, given: Any, count: int) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if len(names) != count or len(set(names)) != count or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{name} must be {count} different texts, got {given!r}")
-    return names
-
-
 def parameter_name(path: str) -> str:
     """Return the user's name for the array at this path of a model, such as "diffusion" for "noise.Q".
 
@@ -303,42 +275,6 @@ def parameter_name(path: str) -> str:
     if path.startswith("noise."):
         return path.replace("noise.parts[", "diffusion[", 1).replace("noise.", "diffusion.", 1)
     return path.removeprefix("observation.").replace("likelihood.parts[", "likelihood[", 1)
-
-
-def _as_diffusion(value: Any) -> Any:
-    """Return a noise that depends on the state, or a constant spectral density as an array."""
-    if isinstance(value, list | tuple) and any(isinstance(v, StateDiffusion) for v in value):
-        value = Each(value)
-    if isinstance(value, StateDiffusion):
-        return _traceable(value)
-    if isinstance(value, type) and issubclass(value, StateDiffusion):
-        raise ValueError(f"diffusion must be a noise with its settings, e.g. {value.__name__}(0.1), got the class")
-    return parameter(value)
-
-
-def _dimension(drift: Any, Q: Any, state: Any, H: Any, dim: int | None) -> int:
-    """Return the dimension of the state, from all parts of the model that determine it; they must agree."""
-    sources: dict[str, int] = {}
-    if dim is not None:
-        check_whole(dim=dim)
-        sources["dim"] = int(dim)
-    if isinstance(getattr(drift, "dim", None), int):
-        sources["drift"] = drift.dim
-    if isinstance(Q, StateDiffusion):
-        if Q.dim is not None:
-            sources["diffusion"] = Q.dim
-    elif Q.ndim:
-        sources["diffusion"] = Q.shape[0]
-    if isinstance(state, GaussianState):
-        for name, a in (("initial.mean", state.mean), ("initial.cov", state.cov)):
-            if np.ndim(a):
-                sources[name] = np.shape(a)[0]
-    if hasattr(H, "shape"):
-        sources["emission's columns"] = H.shape[1]
-    if len(set(sources.values())) > 1:
-        said = ", ".join(f"{k} says {v}" for k, v in sources.items())
-        raise ValueError(f"the parts of the model disagree about the state's dimension: {said}")
-    return next(iter(sources.values()), 1)
 
 
 def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState | Stationary:
@@ -393,45 +329,12 @@ def _check_stationary(model: Model) -> None:
         )
 
 
-def _traceable(drift: Any) -> Any:
-    """Convert the numbers inside a drift to read-only float64 NumPy arrays.
-
-    They are parameters, so that a changed value does not lead to a new compilation. Arrays are copied, so that the
-    model does not change when the user writes to them. Arrays of whole numbers and of truth values keep their type.
-    """
-
-    def own(leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and jnp.issubdtype(leaf.dtype, jnp.floating):
-            return parameter(leaf)
-        if isinstance(leaf, np.ndarray):
-            if leaf.dtype in (np.float32, np.float16):
-                return parameter(leaf)
-            return frozen(leaf.copy()) if leaf.flags.writeable else leaf
-        number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
-        return parameter(leaf) if number else leaf
-
-    return jax.tree.map(own, drift)
-
-
-def _check_drift_shape(drift: Callable, d: int) -> None:
-    if takes_inputs(drift):
-        return  # the series tells how many inputs there are
-    shape = getattr(output_of(drift, "drift", d), "shape", None)
-    if shape != (d,):
-        raise ValueError(f"the drift must return an array of shape ({d},) for a state of shape ({d},), got {shape}")
-
-
 def with_errors_known(model: Model, errors: Any) -> Model:
     """Return the model of data with these errors: where no likelihood was stated, they are all the noise."""
     observation = model.observation.with_errors_known(errors)
     if observation is model.observation:
         return model
     return eqx.tree_at(lambda m: m.observation, model, observation)
-
-
-def driven_on(model: Model, series: TimeSeries, times: np.ndarray) -> Model:
-    """Return the model with the inputs of a series on the nodes of a grid."""
-    return model.driven_by(None if series.inputs is None else series.inputs.on(times))
 
 
 def check_inputs(model: Any, series: Any) -> Model:

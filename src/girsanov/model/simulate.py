@@ -11,7 +11,7 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.data.series import TimeSeries
 from girsanov.model.diffusions import StateDiffusion
-from girsanov.model.driven import check_driven
+from girsanov.model.driven import check_driven, shift
 from girsanov.model.model import Model
 
 # For the default dt: steps per gap, steps per time scale of the drift, and the largest number of steps in all that the
@@ -164,7 +164,7 @@ def _states(model: Model, w, t):
 
 @compiled
 def _constant(model: Model, x, t):
-    x = x - model.shift(t) if model.has_impulses else x
+    x = x - shift(model, t) if model.has_impulses else x
     return model.noise.to_constant(x) if isinstance(model.noise, StateDiffusion) else x
 
 

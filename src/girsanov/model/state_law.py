@@ -11,17 +11,14 @@ from girsanov._core.checks import as_floats
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.driven import shift
 from girsanov.model.estimate import Marginals
 from girsanov.model.latent import cross_moments, state_moments
 from girsanov.model.model import Model
 from girsanov.model.simulate import states
 
 _state_moments, _cross_moments = compiled(state_moments), compiled(cross_moments)
-
-
-@compiled
-def _shift(model: Model, t):
-    return model.shift(t)
+_shift = compiled(shift)
 
 
 @float64

@@ -7,7 +7,7 @@ import numpy as np
 
 from girsanov.data.inputs import Inputs
 from girsanov.data.series import TimeSeries
-from girsanov.model.driven import check_driven
+from girsanov.model.driven import check_driven, shift
 from girsanov.model.estimate import PathEstimate
 from girsanov.model.model import Model
 from girsanov.model.simulate import check_draws, euler_paths, states
@@ -41,7 +41,7 @@ def forecast(
     mean, cov = start(n)
     model, nodes = _onwards(estimate, end, t, inputs)
     if estimate.model.has_impulses:  # those up to now move the last state, and the later ones do what follows
-        mean = mean + np.asarray(estimate.model.shift(np.array([end])))[0]
+        mean = mean + np.asarray(shift(estimate.model, np.array([end])))[0]
     paths: np.ndarray = np.empty((0, 0, 0))
     for shorter in (1.0, 4.0, 16.0):
         paths = euler_paths(model.latent, nodes, key=key, n=n, dt=float(step) / shorter, start=(end, mean, cov))

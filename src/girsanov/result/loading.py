@@ -20,8 +20,9 @@ from girsanov.data.series import TimeSeries
 from girsanov.inference.sites import DataSites, DenseSites, Sites
 from girsanov.model.diffusions import DIFFUSIONS
 from girsanov.model.drifts import DRIFTS
+from girsanov.model.driven import driven_on
 from girsanov.model.likelihoods import LIKELIHOODS, Likelihood
-from girsanov.model.model import GaussianState, Model, driven_on
+from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Rule
 from girsanov.result.directions import Direction
 from girsanov.result.evidence import Evidence
