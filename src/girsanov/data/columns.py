@@ -30,18 +30,28 @@ class Columns(NamedTuple):
     """Times (n,), either numbers or dates that are not yet converted to numbers, values (n, D) and their errors.
 
     `ids` are the names of the series that the rows belong to, (n,), or None where no column of names was asked for.
+    `inputs` are those columns, (n, m), NaN where a cell is empty, or None.
     """
 
     times: Any
     values: np.ndarray
     errors: np.ndarray | None
     ids: list[str] | None = None
+    inputs: np.ndarray | None = None
 
 
 Names = Sequence[str] | str | None
 
 
-def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: bool, id: str | None = None) -> Columns:
+def read_csv(
+    path: str | Path,
+    time: str,
+    values: Names,
+    errors: Names,
+    dated: bool,
+    id: str | None = None,
+    inputs: Sequence[str] = (),
+) -> Columns:
     """Read the columns of a CSV file with a header. `dated` says that the times are dates, `id` names the series."""
     rows = _rows(Path(path))
     line, header = next(rows, (1, []))
@@ -50,7 +60,7 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
     header = [name.strip() for name in header]
     if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
         raise ValueError(f"{path} has a single column {header[0]!r}; {_OTHER_SEPARATOR}")
-    names, sds = _names(header, time, values, errors, str(path), id)
+    names, sds = _names(header, time, values, errors, str(path), id, inputs)
     lines, cells = [], []
     for line, row in rows:
         if len(row) > len(header):
@@ -63,7 +73,7 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
     if not cells:
         raise ValueError(f"{path} has a header and no rows: there is nothing to read")
     keys = [time] if id is None else [time, id]
-    place = {name: header.index(name) for name in [*keys, *names, *sds]}
+    place = {name: header.index(name) for name in [*keys, *names, *sds, *inputs]}
 
     def numbers(name: str, hint: str = "", truth: bool = True) -> np.ndarray:
         column = [_number(row[place[name]], truth) for row in cells]
@@ -84,7 +94,7 @@ def read_csv(path: str | Path, time: str, values: Names, errors: Names, dated: b
     ids = None if id is None else given(id, "the name of the series")
     counted = not dated or all(_number(text) is not None for text in texts)
     times = numbers(time, _AS_DATES, truth=False) if counted else np.array(texts)
-    read = Columns(times, *_stacked(numbers, names, sds), ids)
+    read = Columns(times, *_stacked(numbers, names, sds), ids, _together(numbers, inputs))
     _check_errors(read, names, sds, lambda i, name: f"{path}, line {lines[i]}, column {name!r}")
     return read
 
@@ -110,8 +120,20 @@ def _stacked(column: Callable[[str], np.ndarray], names: list[str], sds: list[st
     return values, np.stack([column(name) for name in sds], axis=1) if sds else None
 
 
+def _together(column: Callable[[str], np.ndarray], names: Sequence[str]) -> np.ndarray | None:
+    """Return columns as a matrix, or None where there are none."""
+    return np.stack([column(name) for name in names], axis=1) if names else None
+
+
 def read_frame(
-    frame: Any, time: str, values: Names, errors: Names, dated: bool, source: str, id: str | None = None
+    frame: Any,
+    time: str,
+    values: Names,
+    errors: Names,
+    dated: bool,
+    source: str,
+    id: str | None = None,
+    inputs: Sequence[str] = (),
 ) -> Columns:
     """Read the columns of a pandas table; `time` and `id` name columns or levels of the index.
 
@@ -121,11 +143,12 @@ def read_frame(
     levels = [name for name in levels if name in frame.index.names]
     if levels:
         frame = frame.reset_index(levels)
-    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id)
+    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id, inputs)
     frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
     times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
     ids = None if id is None else _ids(frame[id], f"{source}, column {id!r}")
-    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds), ids)
+    column = lambda name: _column(frame, name, source)  # noqa: E731
+    read = Columns(times, *_stacked(column, names, sds), ids, _together(column, inputs))
     _check_errors(read, names, sds, lambda i, name: f"{source}, column {name!r}, row {i}")
     return read
 
@@ -156,13 +179,22 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _names(
-    columns: list[str], time: str, values: Names, errors: Names, source: str, id: str | None = None
+    columns: list[str],
+    time: str,
+    values: Names,
+    errors: Names,
+    source: str,
+    id: str | None = None,
+    inputs: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Return the names of the columns of the values and of the errors; each name must occur exactly once.
 
-    By default the values are all columns but the time, the errors, and the names of the series.
+    By default the values are all columns but the time, the errors, the inputs, and the names of the series.
     """
     keys = {time: "times"} if id is None else {time: "times", id: "names of the series"}
+    keys |= dict.fromkeys(inputs, "inputs")
+    if len(keys) < len(inputs) + 1 + (id is not None):
+        raise ValueError(f"inputs={list(inputs)} must be different columns, and not that of the times or names")
     if id == time:
         raise ValueError(f"{time!r} cannot be the column of the times and that of the names of the series too")
     sds = [] if errors is None else [errors] if isinstance(errors, str) else list(errors)

@@ -271,6 +271,34 @@ class Inputs:
         return f"Inputs(m={self.dim}: {kinds})"
 
 
+def input_names(inputs: Sequence[str] | str | None) -> list[str]:
+    """Return the names of columns of inputs as a list."""
+    return [] if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
+
+
+def sampled(times: np.ndarray, columns: np.ndarray, names: list[str], kind: Any) -> Inputs:
+    """Return inputs from the columns of a table, (n, m), with the times of its rows.
+
+    An empty cell is no sample; empty cells and zeros are no impulses. The last value of "previous" ends with the last
+    row. `kind` is one for all columns, or a sequence with one for each.
+    """
+    kinds = [kind] * len(names) if isinstance(kind, str) else list(kind)
+    if len(kinds) != len(names):
+        raise ValueError(f"input_kind= has {len(kinds)} entries for the {len(names)} columns inputs={names}")
+    parts = []
+    for name, column, one in zip(names, columns.T, kinds, strict=True):
+        given = ~np.isnan(column) & ((column != 0.0) if one == "impulse" else True)
+        if not given.any() and one == "impulse":
+            parts.append(Inputs.constant(0.0))
+            continue
+        if not given.any():
+            raise ValueError(f"the column {name!r} of the inputs is empty: inputs must be known")
+        until = float(times[-1]) if one == "previous" else None
+        parts.append(Inputs(times[given], column[given], one, until=until))
+    joined = Inputs.joined(parts)
+    return Inputs.of_parts(joined.parts, _as_names(names, len(names)))
+
+
 def _check_times(t: np.ndarray) -> None:
     if not np.isfinite(t).all():
         i = int(np.argmin(np.isfinite(t)))

@@ -9,6 +9,7 @@ import numpy as np
 from girsanov._core.checks import as_floats
 from girsanov.data.columns import Columns, Names, read_csv, read_frame
 from girsanov.data.dates import as_numbers
+from girsanov.data.inputs import input_names
 from girsanov.data.series import TimeSeries
 
 
@@ -117,6 +118,8 @@ class Panel(Mapping[str, TimeSeries]):
         errors: Names = None,
         unit: str | None = None,
         origin: Any = None,
+        inputs: Names = None,
+        input_kind: Any = "linear",
     ) -> "Panel":
         """Read a panel from a CSV file with a row for every series and time.
 
@@ -124,15 +127,20 @@ class Panel(Mapping[str, TimeSeries]):
             path: the file, as for `TimeSeries.from_csv`.
             id: name of the column that says to which series a row belongs.
             time: name of the time column.
-            values: name or names of the value columns, by default all columns but the ids, the times and the errors.
+            values: name or names of the value columns, by default all columns but the ids, times, errors and inputs.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
             unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
             origin: the date that becomes time zero of all series, by default the first date in the file.
+            inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
+                or no impulse. A row may have inputs and no values.
+            input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
 
         Returns:
             The panel, with the series in the order in which they first appear.
         """
-        return cls._from_columns(read_csv(path, time, values, errors, dated=unit is not None, id=id), unit, origin)
+        acting = input_names(inputs)
+        read = read_csv(path, time, values, errors, dated=unit is not None, id=id, inputs=acting)
+        return cls._from_columns(read, unit, origin, acting, input_kind)
 
     @classmethod
     def from_dataframe(
@@ -145,6 +153,8 @@ class Panel(Mapping[str, TimeSeries]):
         errors: Names = None,
         unit: str | None = None,
         origin: Any = None,
+        inputs: Names = None,
+        input_kind: Any = "linear",
     ) -> "Panel":
         """Read a panel from a pandas table with a row for every series and time.
 
@@ -152,16 +162,18 @@ class Panel(Mapping[str, TimeSeries]):
             frame: a pandas DataFrame; names may also be those of levels of its index.
             id: name of the column that says to which series a row belongs.
             time: name of the time column.
-            values: name or names of the value columns, by default all columns but the ids, the times and the errors.
+            values: name or names of the value columns, by default all columns but the ids, times, errors and inputs.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
             unit: the unit in which to count the times, such as "D" or "s", if they are dates or durations.
             origin: the date that becomes time zero of all series, by default the first date in the table.
+            inputs, input_kind: names of columns with inputs, and their kind, as in `from_csv`.
 
         Returns:
             The panel, with the series in the order in which they first appear.
         """
-        read = read_frame(frame, time, values, errors, unit is not None, "the table", id=id)
-        return cls._from_columns(read, unit, origin)
+        acting = input_names(inputs)
+        read = read_frame(frame, time, values, errors, unit is not None, "the table", id=id, inputs=acting)
+        return cls._from_columns(read, unit, origin, acting, input_kind)
 
     @classmethod
     def from_xarray(cls, array: Any, *, id: str = "series", time: str = "time", unit: str | None = None) -> "Panel":
@@ -199,7 +211,7 @@ class Panel(Mapping[str, TimeSeries]):
         return cls(made)
 
     @classmethod
-    def _from_columns(cls, read: Columns, unit: str | None, origin: Any) -> "Panel":
+    def _from_columns(cls, read: Columns, unit: str | None, origin: Any, acting: list[str], kind: Any) -> "Panel":
         """Cut the columns by their ids. With dates, time zero is the same for all series."""
         rows: dict[str, list[int]] = {}
         for i, name in enumerate(read.ids or []):
@@ -209,7 +221,8 @@ class Panel(Mapping[str, TimeSeries]):
 
         def series(r: list[int]) -> TimeSeries:
             errors = None if read.errors is None else read.errors[r]
-            return TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin)
+            made = TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin)
+            return made.with_columns(None if read.inputs is None else read.inputs[r], acting, kind)
 
         return cls({name: _named(name, lambda r=r: series(r)) for name, r in rows.items()})
 

@@ -9,7 +9,7 @@ import numpy as np
 from girsanov._core.checks import as_floats, shown
 from girsanov.data.columns import read_csv, read_frame
 from girsanov.data.dates import are_dates, as_dates, as_numbers
-from girsanov.data.inputs import Inputs
+from girsanov.data.inputs import Inputs, input_names, sampled
 
 
 class TimeSeries:
@@ -115,6 +115,22 @@ class TimeSeries:
         errors = None if self.errors is None else self.errors[index]
         return TimeSeries.counted(self.times[index], self.values[index], self.unit, self.origin, errors, self.inputs)
 
+    def with_inputs(self, inputs: Any) -> "TimeSeries":
+        """Give the series other inputs.
+
+        Args:
+            inputs: an `Inputs`, a list of those, or None for no inputs.
+
+        Returns:
+            A series of the same observations with these inputs.
+        """
+        given = None if inputs is None else Inputs.joined(inputs).counted(self.numbers)
+        return TimeSeries.counted(self.times, self.values, self.unit, self.origin, self.errors, given)
+
+    def with_columns(self, columns: np.ndarray | None, names: list[str], kind: Any) -> "TimeSeries":
+        """Give the series inputs from columns of the table that it comes from, (n, m); None leaves it as it is."""
+        return self if columns is None else self.with_inputs(sampled(self.times, columns, names, kind))
+
     @classmethod
     def counted(
         cls,
@@ -201,6 +217,8 @@ class TimeSeries:
         errors: Sequence[str] | str | None = None,
         unit: str | None = None,
         origin: Any = None,
+        inputs: Sequence[str] | str | None = None,
+        input_kind: Any = "linear",
     ) -> "TimeSeries":
         """Read a series from a CSV file with a header.
 
@@ -209,10 +227,13 @@ class TimeSeries:
         Args:
             path: the file; one that ends in .gz, .bz2 or .xz is decompressed.
             time: name of the time column.
-            values: name or names of the value columns, by default all columns but the time and the errors.
+            values: name or names of the value columns, by default all columns but the time, the errors and the inputs.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
             unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
             origin: the date that becomes time zero, by default the first date.
+            inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
+                or no impulse. A row may have inputs and no values.
+            input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
 
         Returns:
             The series.
@@ -221,8 +242,10 @@ class TimeSeries:
             ValueError: with the line and the column if the file cannot be read, such as for a row with more fields
                 than the header.
         """
-        read = read_csv(path, time, values, errors, dated=unit is not None)
-        return cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        acting = input_names(inputs)
+        read = read_csv(path, time, values, errors, dated=unit is not None, inputs=acting)
+        series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        return series.with_columns(read.inputs, acting, input_kind)
 
     @classmethod
     def from_dataframe(
@@ -235,23 +258,30 @@ class TimeSeries:
         unit: str | None = None,
         origin: Any = None,
         source: str = "the table",
+        inputs: Sequence[str] | str | None = None,
+        input_kind: Any = "linear",
     ) -> "TimeSeries":
         """Read a series from a pandas table.
 
         Args:
             frame: a pandas DataFrame.
             time: name of the time column, or of the index.
-            values: name or names of the value columns, by default all columns but the time and the errors.
+            values: name or names of the value columns, by default all columns but the time, the errors and the inputs.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
             unit: the unit in which to count the times, such as "D" or "s", if they are dates or durations.
             origin: the date that becomes time zero, by default the first date.
+            inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
+                or no impulse. A row may have inputs and no values.
+            input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
             source: what an error message calls the table.
 
         Returns:
             The series.
         """
-        read = read_frame(frame, time, values, errors, unit is not None, source)
-        return cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        acting = input_names(inputs)
+        read = read_frame(frame, time, values, errors, unit is not None, source, inputs=acting)
+        series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        return series.with_columns(read.inputs, acting, input_kind)
 
 
 def _as_times(times: Any, unit: str | None, origin: Any) -> tuple[np.ndarray, np.datetime64 | None]:
