@@ -3,8 +3,8 @@
     python benchmarks/inputs.py [--sets 20] [--process duffing compartments]
 
 Every data set is simulated with steps of a tenth of the grid's, and all its parameters are learnt in continuous time
-from a start that is off by a factor. The force on the oscillator is a square wave that switches at irregular times; only
-the velocity has noise. The compartments are a depot that gets four doses and a central one that it feeds, of which
+from a start that is off by a factor. The force on the oscillator is a square wave that switches at irregular times;
+only the velocity has noise. The compartments are a depot that gets four doses and a central one that it feeds, of which
 concentrations are observed. The table has the mean of the estimates, how far it is from the truth in standard errors of
 that mean, and how many of the 95 % intervals cover the truth (fewer than 17 of 20 has a probability of 1.6 %).
 """
@@ -100,7 +100,8 @@ def designs() -> dict[str, Design]:
             {"linear": -0.7, "cubic": 0.7, "damping": 0.5, "gain": 0.4, "noise": 0.1, "variance": 0.02},
         ),
         "compartments": Design(
-            compartments, doses, np.linspace(0.4, 32.0, 80), 0.2, (0.0, 32.0), ["drift", "diffusion[1, 1]", "likelihood"],
+            compartments, doses, np.linspace(0.4, 32.0, 80), 0.2, (0.0, 32.0),
+            ["drift", "diffusion[1, 1]", "likelihood"],
             {"log_absorption": 0.0, "log_elimination": np.log(0.15), "log_volume": np.log(20.0), "noise": 0.02,
              "variance": 0.01},
             {"log_absorption": 0.4, "log_elimination": np.log(0.25), "log_volume": np.log(30.0), "noise": 0.05,
@@ -117,7 +118,7 @@ def named_values(model: gv.Model, trainable: list[str]) -> dict[str, float]:
 
 
 def run(design: Design, sets: int, console: Console) -> tuple[dict[str, list], int, float]:
-    """Return estimates and standard errors by entry, the number of converged fits, and the seconds of the later ones."""
+    """Return estimates and standard errors by entry, the number of converged fits, and the median seconds of one."""
     found: dict[str, list] = {}
     converged, seconds = 0, []
     truth = design.model(**design.truth)

@@ -12,12 +12,15 @@ from girsanov.data.dates import are_dates
 from girsanov.data.grid import locate, rounding
 from girsanov.data.instants import InputsOnGrid
 
-KINDS = ("linear", "previous", "impulse", "constant")
+KINDS = ("linear", "previous", "impulse")
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Inputs of one kind: times (k,), and values or amounts (k, m). `until` ends the last value of "previous"."""
+    """Inputs of one kind, one of KINDS or "constant": times (k,), and values or amounts (k, m).
+
+    `until` ends the last value of "previous".
+    """
 
     kind: str
     times: np.ndarray
@@ -71,7 +74,7 @@ class Inputs:
     names: tuple[str, ...] | None
 
     def __init__(self, times: Any, values: Any, kind: str = "linear", *, until: float | None = None, names: Any = None):
-        if kind not in ("linear", "previous", "impulse"):
+        if kind not in KINDS:
             raise ValueError(f"kind must be 'linear', 'previous' or 'impulse', got {kind!r}")
         if until is not None and (kind != "previous" or not is_finite(until)):
             raise ValueError(f"until= is a finite time, and for kind='previous' only; got {until!r} with kind={kind!r}")

@@ -177,6 +177,12 @@ def check_driven(model: Any, series: Any) -> None:
     known = getattr(drift, "inputs_dim", None)
     if known is not None and known != m:
         raise ValueError(f"the drift takes {known} inputs, but those of the series have {m} components")
+    names = getattr(drift, "input_names", None)
+    if names is not None and series.inputs.names not in (None, names):
+        raise ValueError(
+            f"the inputs of the series are {', '.join(series.inputs.names)}, but the equations have "
+            f"{', '.join(names)}: give the same names in the same order"
+        )
     # A NumPy array refuses an index that is too large, which a JAX array would clamp.
     shape = getattr(output_of(lambda x, t: drift(x, t, np.zeros(m)), "drift", d), "shape", None)
     if shape != (d,):

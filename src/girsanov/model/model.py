@@ -124,8 +124,8 @@ class Model(eqx.Module):
         """Make a model from equations in text.
 
         Args:
-            source: a mapping with the tables `states`, `outputs`, `parameters` and `definitions`; or the path of a TOML
-                file with the same tables; see docs/equations.md.
+            source: a mapping with the tables `states`, `outputs`, `inputs`, `parameters` and `definitions`; or the path
+                of a TOML file with the same tables; see docs/equations.md.
             **values: values of parameters, in the place of their `start`.
 
         Returns:
