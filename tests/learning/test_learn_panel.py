@@ -199,7 +199,7 @@ def test_what_a_series_does_not_tell_is_flat():
         ({"method": gv.VDP()}, "a panel are learnt with method=gv.CVIDP"),
         (
             {"series": gv.TimeSeries([0.5], [1.0]), "individual": "initial.mean"},
-            "individual= and random= are for a gv.Panel",
+            "individual=, random= and effects= are for a gv.Panel",
         ),
         ({"span": (0.0, 0.2)}, "series 'a': the observation"),
     ],

@@ -46,6 +46,8 @@ INSIDE = {
     "xarray": ("girsanov.result.xarrays", "girsanov.learning.datatree"),
     "diffrax": ("girsanov.inference.schemes", "girsanov.baselines.neural_sde"),
     "lineax": ("girsanov.baselines.neural_sde",),
+    "openpyxl": ("girsanov.data.spreadsheet",),
+    "pyarrow": ("girsanov.data.spreadsheet",),
     "joblib": ("girsanov.evaluation.executors",),
     "distributed": ("girsanov.evaluation.executors",),
 }

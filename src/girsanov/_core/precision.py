@@ -94,6 +94,30 @@ def parameter(value: Any, name: str = "parameters") -> Any:
     return value if isinstance(value, Tracer) else frozen(as_floats(name, value))
 
 
+def traceable(drift: Any) -> Any:
+    """Convert the numbers inside a drift or another callable to read-only float64 NumPy arrays.
+
+    They are parameters, so that a changed value does not lead to a new compilation. Arrays are copied, so that the
+    model does not change when the user writes to them. Arrays of whole numbers and of truth values keep their type.
+    """
+
+    def traced(leaf: Any) -> Any:
+        if (
+            isinstance(leaf, jax.Array)
+            and not isinstance(leaf, Tracer)
+            and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+        ):
+            return parameter(leaf)
+        if isinstance(leaf, np.ndarray):
+            if leaf.dtype in (np.float32, np.float16):
+                return parameter(leaf)
+            return frozen(leaf.copy()) if leaf.flags.writeable else leaf
+        number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
+        return parameter(leaf) if number else leaf
+
+    return jax.tree.map(traced, drift)
+
+
 def frozen(a: np.ndarray) -> np.ndarray:
     """Make the array read-only and return it."""
     a.flags.writeable = False

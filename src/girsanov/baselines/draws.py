@@ -66,6 +66,9 @@ class DrawnPaths(PathEstimate):
         mean, cov = self._conditional(self._inside(times))
         return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
 
+    def _latent_laws(self, times: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._conditional(self._inside(times))
+
     def predict(self, times: Any) -> Marginals:
         """Predict an observation at each of the given times, including the observation noise.
 

@@ -1,5 +1,6 @@
 """A time series on the nodes of a grid: the arrays that all methods pass to compiled code."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -29,6 +30,7 @@ class SeriesOnGrid(eqx.Module):
         y: observed values, shape (n, D), with zeros for missing values.
         observed: mask of the values that are not missing, shape (n, D).
         errors: known standard deviations of the values, shape (n, D), or None if the series has none.
+        covariates: numbers that describe the series, by name, or None if the model takes none.
         inputs: the inputs on the nodes, or None if the series has none.
     """
 
@@ -39,6 +41,7 @@ class SeriesOnGrid(eqx.Module):
     y: Float[Array, "n D"]
     observed: Bool[Array, "n D"]
     errors: Float[Array, "n D"] | None = None
+    covariates: dict[str, Float[Array, ""]] | None = None
     inputs: InputsOnGrid | None = None
 
     @property
@@ -78,7 +81,7 @@ class SeriesOnGrid(eqx.Module):
     def on(self, grid: Grid, capacity: int) -> "SeriesOnGrid":
         """Return the same observations on another grid, padded to `capacity` nodes."""
         inputs = None if self.inputs is None else self.inputs.on(grid.times).padded(capacity)
-        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors, inputs)
+        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors, self.covariates, inputs)
 
     def padded(self, capacity: int, rows: int) -> "SeriesOnGrid":
         """Return the same series with this many nodes, at least one of them padding, and this many observations.
@@ -93,10 +96,9 @@ class SeriesOnGrid(eqx.Module):
         times, gaps, size, node = _padded(self.grid, capacity)
         y = np.concatenate([self.y, np.broadcast_to(self.y[:1], (more, self.y.shape[1]))])  # allowed by the likelihood
         errors = None if self.errors is None else longer(self.errors, 1.0)
+        node, observed = longer(node, capacity - 1), longer(self.observed, False)
         inputs = None if self.inputs is None else self.inputs.trimmed(int(size)).padded(capacity)
-        return SeriesOnGrid(
-            times, gaps, size, longer(node, capacity - 1), y, longer(self.observed, False), errors, inputs
-        )
+        return SeriesOnGrid(times, gaps, size, node, y, observed, errors, self.covariates, inputs)
 
     def by_node(self) -> Rows:
         """Return one row for every node; at a node without observation every value is missing.
@@ -118,13 +120,19 @@ class SeriesOnGrid(eqx.Module):
         return Rows(times, y, spread(self.observed, False), errors)
 
 
-def on_grid(series: TimeSeries, grid: Grid, capacity: int | None = None) -> SeriesOnGrid:
-    """Put a series on a grid that is padded to `capacity` nodes, or not padded if `capacity` is None."""
+def on_grid(
+    series: TimeSeries, grid: Grid, capacity: int | None = None, covariates: Iterable[str] | None = None
+) -> SeriesOnGrid:
+    """Put a series on a grid that is padded to `capacity` nodes, or not padded if `capacity` is None.
+
+    `covariates` names those that the model takes; None if it takes none.
+    """
     rows, inputs = rows_of(series), None
+    given = None if covariates is None else {name: np.asarray(series.covariates[name]) for name in covariates}
     if series.inputs is not None:
         inputs = series.inputs.on(grid.times)
         inputs = inputs if capacity is None else inputs.padded(capacity)
-    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors, inputs)
+    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors, given, inputs)
 
 
 def _padded(grid: Grid, capacity: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

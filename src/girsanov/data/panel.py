@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from girsanov._core.checks import as_floats
+from girsanov._core.checks import as_floats, shown
 from girsanov.data.columns import Columns, Names, read_csv, read_frame
 from girsanov.data.dates import as_numbers
 from girsanov.data.inputs import input_names
@@ -116,8 +116,11 @@ class Panel(Mapping[str, TimeSeries]):
         time: str = "t",
         values: Names = None,
         errors: Names = None,
+        covariates: Names = None,
         unit: str | None = None,
         origin: Any = None,
+        decimal: str | None = None,
+        date_order: str | None = None,
         inputs: Names = None,
         input_kind: Any = "linear",
     ) -> "Panel":
@@ -127,10 +130,13 @@ class Panel(Mapping[str, TimeSeries]):
             path: the file, as for `TimeSeries.from_csv`.
             id: name of the column that says to which series a row belongs.
             time: name of the time column.
-            values: name or names of the value columns, by default all columns but the ids, times, errors and inputs.
+            values: name or names of the value columns, by default all columns but the others named here.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
-            unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
+            covariates: name or names of the columns with numbers that are the same in all rows of a series.
+            unit: give a unit, such as "D", "month" or "s", if the time column holds dates.
             origin: the date that becomes time zero of all series, by default the first date in the file.
+            decimal: "." or ",", as for `TimeSeries.from_csv`.
+            date_order: "DMY" or "MDY", as for `TimeSeries.from_csv`.
             inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
                 or no impulse. A row may have inputs and no values.
             input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
@@ -138,8 +144,8 @@ class Panel(Mapping[str, TimeSeries]):
         Returns:
             The panel, with the series in the order in which they first appear.
         """
-        acting = input_names(inputs)
-        read = read_csv(path, time, values, errors, dated=unit is not None, id=id, inputs=acting)
+        acting, how = input_names(inputs), {"decimal": decimal, "date_order": date_order}
+        read = read_csv(path, time, values, errors, unit is not None, id, covariates, inputs=acting, **how)
         return cls._from_columns(read, unit, origin, acting, input_kind)
 
     @classmethod
@@ -151,6 +157,7 @@ class Panel(Mapping[str, TimeSeries]):
         time: str = "t",
         values: Names = None,
         errors: Names = None,
+        covariates: Names = None,
         unit: str | None = None,
         origin: Any = None,
         inputs: Names = None,
@@ -162,8 +169,9 @@ class Panel(Mapping[str, TimeSeries]):
             frame: a pandas DataFrame; names may also be those of levels of its index.
             id: name of the column that says to which series a row belongs.
             time: name of the time column.
-            values: name or names of the value columns, by default all columns but the ids, times, errors and inputs.
+            values: name or names of the value columns, by default all columns but the others named here.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
+            covariates: name or names of the columns with numbers that are the same in all rows of a series.
             unit: the unit in which to count the times, such as "D" or "s", if they are dates or durations.
             origin: the date that becomes time zero of all series, by default the first date in the table.
             inputs, input_kind: names of columns with inputs, and their kind, as in `from_csv`.
@@ -172,11 +180,13 @@ class Panel(Mapping[str, TimeSeries]):
             The panel, with the series in the order in which they first appear.
         """
         acting = input_names(inputs)
-        read = read_frame(frame, time, values, errors, unit is not None, "the table", id=id, inputs=acting)
+        read = read_frame(frame, time, values, errors, unit is not None, "the table", id, covariates, acting)
         return cls._from_columns(read, unit, origin, acting, input_kind)
 
     @classmethod
-    def from_xarray(cls, array: Any, *, id: str = "series", time: str = "time", unit: str | None = None) -> "Panel":
+    def from_xarray(
+        cls, array: Any, *, id: str = "series", time: str = "time", covariates: Names = None, unit: str | None = None
+    ) -> "Panel":
         """Read a panel from an xarray.DataArray.
 
         Args:
@@ -184,6 +194,7 @@ class Panel(Mapping[str, TimeSeries]):
                 NaN is a missing value; times at which a series has none are left out.
             id: name of the dimension of the series.
             time: name of the dimension of the times.
+            covariates: name or names of coordinates with one number for every series.
             unit: the unit in which to count the times, if they are dates or durations.
 
         Returns:
@@ -200,14 +211,19 @@ class Panel(Mapping[str, TimeSeries]):
         y = y[..., None] if y.ndim == 2 else y
         names, t = (np.asarray(array[name].values) for name in (id, time))
         origin = _first_date(t, unit) if unit is not None else None
+        described = _coordinates(array, id, covariates, len(names))
         made: dict[str, TimeSeries] = {}
-        for name, values in zip(names.tolist(), y, strict=True):
+        for name, values, own in zip(names.tolist(), y, described, strict=True):
             if str(name) in made:
                 raise ValueError(f"the coordinate {id!r} has {str(name)!r} twice; give each series a name of its own")
             seen = ~np.isnan(values).all(1)
             if not seen.any():
                 raise ValueError(f"series {str(name)!r} is empty: every value is missing (NaN); leave it out")
-            made[str(name)] = _named(name, lambda s=seen, v=values: TimeSeries(t[s], v[s], unit=unit, origin=origin))
+
+            def series(s=seen, v=values, c=own) -> TimeSeries:
+                return TimeSeries(t[s], v[s], unit=unit, origin=origin, covariates=c)
+
+            made[str(name)] = _named(name, series)
         return cls(made)
 
     @classmethod
@@ -221,8 +237,11 @@ class Panel(Mapping[str, TimeSeries]):
 
         def series(r: list[int]) -> TimeSeries:
             errors = None if read.errors is None else read.errors[r]
-            made = TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin)
-            return made.with_columns(None if read.inputs is None else read.inputs[r], acting, kind)
+            given = {c: _constant(c, column[r]) for c, column in (read.covariates or {}).items()}
+            one = TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin, covariates=given)
+            if read.source is not None:
+                one.source = read.source._replace(lines=[read.source.lines[i] for i in r])
+            return one.with_columns(None if read.inputs is None else read.inputs[r], acting, kind)
 
         return cls({name: _named(name, lambda r=r: series(r)) for name, r in rows.items()})
 
@@ -231,6 +250,34 @@ def unknown_name(name: Any, names: list[str]) -> str:
     """Return the sentence for a name that is none of those of a panel."""
     some = ", ".join(repr(n) for n in names[:5]) + (", …" if len(names) > 5 else "")
     return f"there is no series {str(name)!r}; the panel has {some}"
+
+
+def _constant(name: str, values: np.ndarray) -> float:
+    """Return the value that a covariate has in all rows of a series."""
+    gone = np.isnan(values)
+    if gone.any():
+        raise ValueError(f"the covariate {name!r} is missing in {gone.sum()} of {len(values)} rows; write it in each")
+    if (values != values[0]).any():
+        other = values[values != values[0]][0]
+        raise ValueError(
+            f"the covariate {name!r} varies: it is {shown(values[0])} in one row and {shown(other)} in another; a "
+            "covariate is one number for the whole series"
+        )
+    return float(values[0])
+
+
+def _coordinates(array: Any, id: str, names: Names, count: int) -> list[dict[str, Any]]:
+    """Return the coordinates of every series that are its covariates."""
+    names = [] if names is None else [names] if isinstance(names, str) else list(names)
+    columns = {}
+    for name in names:
+        if name not in array.coords or array[name].dims != (id,):
+            raise ValueError(
+                f"covariates= names {name!r}, which is no coordinate of the dimension {id!r} alone; the coordinates "
+                f"are {list(array.coords)}"
+            )
+        columns[name] = array[name].values.tolist()
+    return [{name: column[k] for name, column in columns.items()} for k in range(count)]
 
 
 def _first_date(times: Any, unit: str) -> Any:

@@ -1,13 +1,14 @@
 """The public type for observations at irregular times."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from girsanov._core.checks import as_floats, shown
-from girsanov.data.columns import read_csv, read_frame
+from girsanov._core.checks import as_floats, is_finite, shown
+from girsanov.data.columns import Source, read_csv, read_frame
 from girsanov.data.dates import are_dates, as_dates, as_numbers
 from girsanov.data.inputs import Inputs, input_names, sampled
 
@@ -20,10 +21,13 @@ class TimeSeries:
         values: observed values, shape (n,) or (n, D). Entries that are NaN, None, masked or pandas' NA are missing.
         errors: known standard deviations of the values, in the shape of `values`; by default none are known. A Gaussian
             likelihood adds its variance to their squares.
-        unit: the unit in which dates or durations are counted: "us", "ms", "s", "min", "h", "D" or "W". Leave it out
+        unit: the unit in which dates or durations are counted: "us", "ms", "s", "min", "h", "D", "W", or for
+            dates "month" or "year", those of the calendar. Leave it out
             if `times` are numbers.
         origin: the date that becomes time zero, by default the first of `times`. Give a second series for the same
             model, such as test data, the same origin.
+        covariates: numbers that describe the series as a whole, by name, such as {"weight": 70.0, "dose": 4.02}; by
+            default there are none. A model takes them by `Model.with_covariates`.
         inputs: what acts on the state, u(t), for a drift f(x, t, u): an `Inputs`, or a list of those, whose components
             follow each other.
 
@@ -34,11 +38,14 @@ class TimeSeries:
         errors: standard deviations of the values, shape (n, D), read-only float64, NaN where missing; or None.
         unit: the unit of the times, or None if they were given as numbers.
         origin: the date of time zero as a datetime64 in UTC, or None if the times are not dates.
+        covariates: the covariates of the series, by name.
+        source: for a series from a file of text, the file, the line of every row, and what was found out about the
+            file, such as its separator; otherwise None.
         inputs: the inputs, with their times as numbers, or None.
 
     Raises:
         ValueError: if the times do not increase, the shapes do not fit, a value is infinite or all are missing, or an
-            error is negative, infinite, or missing where there is a value.
+            error is negative, infinite, or missing where there is a value, or a covariate is no finite number.
     """
 
     times: np.ndarray
@@ -47,7 +54,9 @@ class TimeSeries:
     errors: np.ndarray | None
     unit: str | None
     origin: np.datetime64 | None
+    covariates: dict[str, float]
     inputs: Inputs | None
+    source: Source | None = None
 
     def __init__(
         self,
@@ -57,6 +66,7 @@ class TimeSeries:
         errors: Any = None,
         unit: str | None = None,
         origin: Any = None,
+        covariates: Any = None,
         inputs: Any = None,
     ):
         t, self.origin = _as_times(times, unit, origin)
@@ -82,6 +92,7 @@ class TimeSeries:
         for a in (t, y, observed):
             a.flags.writeable = False
         self.times, self.values, self.observed = t, y, observed
+        self.covariates = as_covariates(covariates)
         self.inputs = None if inputs is None else Inputs.joined(inputs).counted(self.numbers)
 
     @property
@@ -110,10 +121,12 @@ class TimeSeries:
             index: a boolean mask of shape (n,), increasing integers or a slice.
 
         Returns:
-            A series of the selected observations, with the same unit, origin and inputs.
+            A series of the selected observations, with the same unit, origin, covariates and inputs.
         """
         errors = None if self.errors is None else self.errors[index]
-        return TimeSeries.counted(self.times[index], self.values[index], self.unit, self.origin, errors, self.inputs)
+        return TimeSeries.counted(
+            self.times[index], self.values[index], self.unit, self.origin, errors, self.covariates, self.inputs
+        )
 
     def with_inputs(self, inputs: Any) -> "TimeSeries":
         """Give the series other inputs.
@@ -124,11 +137,21 @@ class TimeSeries:
         Returns:
             A series of the same observations with these inputs.
         """
-        given = None if inputs is None else Inputs.joined(inputs).counted(self.numbers)
-        return TimeSeries.counted(self.times, self.values, self.unit, self.origin, self.errors, given)
+        new = copy.copy(self)
+        new.inputs = None if inputs is None else Inputs.joined(inputs).counted(self.numbers)
+        return new
 
     def with_columns(self, columns: np.ndarray | None, names: list[str], kind: Any) -> "TimeSeries":
-        """Give the series inputs from columns of the table that it comes from, (n, m); None leaves it as it is."""
+        """Give the series inputs from columns of the table that it comes from.
+
+        Args:
+            columns: the columns, (n, m), NaN where a cell is empty; None leaves the series as it is.
+            names: their names.
+            kind: "linear", "previous" or "impulse", or one for each of them.
+
+        Returns:
+            A series of the same observations with these inputs.
+        """
         return self if columns is None else self.with_inputs(sampled(self.times, columns, names, kind))
 
     @classmethod
@@ -139,6 +162,7 @@ class TimeSeries:
         unit: str | None,
         origin: np.datetime64 | None,
         errors: Any = None,
+        covariates: Any = None,
         inputs: Inputs | None = None,
     ) -> "TimeSeries":
         """Make a series from times that are already numbers of `unit` since `origin`.
@@ -149,12 +173,13 @@ class TimeSeries:
             unit: the unit in which the times are counted, or None.
             origin: the date of time zero in UTC, or None.
             errors: standard deviations of the values, or None.
+            covariates: the covariates of the series, or None.
             inputs: the inputs, whose times are numbers too, or None.
 
         Returns:
             The series.
         """
-        series = cls(times, values, errors=errors, inputs=inputs)
+        series = cls(times, values, errors=errors, covariates=covariates, inputs=inputs)
         series.unit, series.origin = unit, origin
         return series
 
@@ -217,20 +242,25 @@ class TimeSeries:
         errors: Sequence[str] | str | None = None,
         unit: str | None = None,
         origin: Any = None,
+        decimal: str | None = None,
+        date_order: str | None = None,
         inputs: Sequence[str] | str | None = None,
         input_kind: Any = "linear",
     ) -> "TimeSeries":
         """Read a series from a CSV file with a header.
 
-        Columns are separated by commas. Empty cells and texts such as NA or nan are missing values.
+        The encoding, the separator of the columns, decimal commas, comment lines (# or %) and the form of dates are
+        found out; `series.source.found` says what they are. Empty cells and texts such as NA or nan are missing values.
 
         Args:
             path: the file; one that ends in .gz, .bz2 or .xz is decompressed.
             time: name of the time column.
             values: name or names of the value columns, by default all columns but the time, the errors and the inputs.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
-            unit: give a unit, such as "D" or "s", if the time column holds dates in ISO 8601.
+            unit: give a unit, such as "D", "month" or "s", if the time column holds dates.
             origin: the date that becomes time zero, by default the first date.
+            decimal: "." or ",", where the file does not tell whether 1,234 is a decimal number.
+            date_order: "DMY" or "MDY", where the file does not tell whether the day or the month comes first.
             inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
                 or no impulse. A row may have inputs and no values.
             input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
@@ -242,9 +272,13 @@ class TimeSeries:
             ValueError: with the line and the column if the file cannot be read, such as for a row with more fields
                 than the header.
         """
-        acting = input_names(inputs)
-        read = read_csv(path, time, values, errors, dated=unit is not None, inputs=acting)
-        series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        acting, how = input_names(inputs), {"decimal": decimal, "date_order": date_order}
+        read = read_csv(path, time, values, errors, dated=unit is not None, inputs=acting, **how)
+        try:
+            series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        except ValueError as error:
+            raise ValueError(read.source.told(str(error)) if read.source else str(error)) from None
+        series.source = read.source
         return series.with_columns(read.inputs, acting, input_kind)
 
     @classmethod
@@ -282,6 +316,20 @@ class TimeSeries:
         read = read_frame(frame, time, values, errors, unit is not None, source, inputs=acting)
         series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
         return series.with_columns(read.inputs, acting, input_kind)
+
+
+def as_covariates(given: Any) -> dict[str, float]:
+    """Return covariates as floats by name, or raise a ValueError that names the one that is no finite number."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"covariates must be a mapping of names to numbers, such as {{'weight': 70.0}}, got {given!r}")
+    for name, value in given.items():
+        if not (isinstance(name, str) and is_finite(value)):
+            raise ValueError(
+                f"the covariate {name!r} must be one finite number under a name, got {value!r}; write groups as 0 and 1"
+            )
+    return {name: float(value) for name, value in given.items()}
 
 
 def _as_times(times: Any, unit: str | None, origin: Any) -> tuple[np.ndarray, np.datetime64 | None]:

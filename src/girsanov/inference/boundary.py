@@ -19,7 +19,7 @@ _CLOSEST = 4.0  # standard deviations of w; beyond an end this far away lies 3e-
 @float64
 def checked_boundary(problem: Posed, result: Run) -> Run:
     """Return the result, with the status `boundary` if it comes too close to an end of the states."""
-    noise, size = problem.stated.noise, int(problem.data.size)
+    noise, size = problem.series_model.noise, int(problem.data.size)
     if not isinstance(noise, StateDiffusion) or result.status not in (Status.CONVERGED, Status.STALLED):
         return result
     d = problem.stated.dim

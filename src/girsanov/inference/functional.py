@@ -143,13 +143,14 @@ def prepare(
 
 def lay_out(model: Model, series: TimeSeries, dt: Any, span: Any, grid: Any, method: Method) -> Problem:
     """Do the work of `prepare` for any method, whose settings have been checked already."""
+    taken = None if getattr(model, "covariates", None) is None else series.covariates
     model = check_inputs(model, series)
     nodes = make_grid(series, dt, span, grid)
     # The settings are part of a compiled program, so that they may hold no array. The random key of Monte Carlo
     # quadrature is one; it has served its purpose when the rule is made.
     settings = method if method.quadrature is None else eqx.tree_at(lambda m: m.quadrature, method, None)
     noise = model.noise.structure if isinstance(model.noise, Diffusion) else None
-    problem = Problem(on_grid(series, nodes, nodes.capacity), method.rule(model.dim), settings, noise)
+    problem = Problem(on_grid(series, nodes, nodes.capacity, taken), method.rule(model.dim), settings, noise)
     check_singular(problem.of(model))
     return problem
 

@@ -42,7 +42,13 @@ class Posed(eqx.Module):
     @property
     def model(self) -> Model:
         """The model that algorithms work on, in coordinates in which the noise is constant and nothing jumps."""
-        return self.stated.driven_by(self.data.inputs).latent
+        return self.series_model.latent
+
+    @property
+    def series_model(self) -> Model:
+        """The model as stated, with the parameters that the covariates of the series give it, and with its inputs."""
+        model = self.stated if self.stated.covariates is None else self.stated.given(self.data.covariates)
+        return model.driven_by(self.data.inputs)
 
 
 def evaluate(problem: Posed, smoothed: Smoothed) -> tuple[Float[Array, ""], Sites]:

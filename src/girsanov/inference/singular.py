@@ -69,7 +69,7 @@ def _check_affine(problem: Posed, x: np.ndarray, t: Any) -> None:
         return
     k, n = np.argwhere(bad)[0]
     at = t.t if isinstance(t, Instant) else t
-    state = states(problem.stated.driven_by(problem.data.inputs), x[n][None], np.asarray(at)[n : n + 1])[0].tolist()
+    state = states(problem.series_model, x[n][None], np.asarray(at)[n : n + 1])[0].tolist()
     raise ValueError(
         f"{_named(silent[k])} of the drift has no noise and is not affine in the state: its second derivative at state "
         f"{state} is {curved[k, n]:.3g}. Such a row must be of the form a(t)·x + b(t), like dx = v dt. Give it a "

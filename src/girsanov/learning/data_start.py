@@ -18,8 +18,9 @@ from girsanov.inference.objective import Posed, compose
 from girsanov.inference.start import starting_sites
 from girsanov.learning.objectives import standard_value_and_grad
 from girsanov.learning.optimise import maximise
-from girsanov.learning.parameters import leaves_by_path, owners, replaced, to_vector, units
+from girsanov.learning.parameters import owners, to_vector, units
 from girsanov.model.likelihoods import Gaussian
+from girsanov.model.named import leaves_by_path, replaced
 
 _LEAST = 1e-3  # smallest share of the data's differences that is taken for noise, and for diffusion
 _LAGS = (1, 2, 4)

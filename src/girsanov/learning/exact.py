@@ -7,7 +7,7 @@ are those of the bound.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -93,6 +93,7 @@ class ExactLearner:
         home: those of the best parameters.
         most: the largest number of points of a node.
         best: the parameters, E-step and log evidence of the best entry in the history.
+        better: called where there are better ones.
     """
 
     learner: Learner
@@ -104,6 +105,7 @@ class ExactLearner:
     most: int = 20_000
     best: tuple[np.ndarray, Run, float] | None = None
     inexact: float = 0.0
+    better: Callable[[], None] | None = None
 
     @property
     def method(self) -> Limits:
@@ -193,6 +195,11 @@ class ExactLearner:
             self.best = np.array(theta), self.run, value
             if self.points is not None:
                 self.home, self.most = self.points, max(_MORE * self.points.x.shape[1], _FEWEST)
+            if self.better is not None:
+                self.better()
+
+    def show(self, text: str) -> None:
+        self.learner.show(text)
 
     def error(self, theta: np.ndarray, value: float) -> float:
         """Return the change of the log evidence on other points, half as many again over wider ranges."""

@@ -7,6 +7,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import equinox as eqx
@@ -27,6 +28,7 @@ from girsanov.inference.status import Status
 from girsanov.learning.beyond import beyond
 from girsanov.learning.checks import (
     check_beyond,
+    check_checkpoint,
     check_learnable,
     check_objective,
     check_priors,
@@ -37,6 +39,7 @@ from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
 from girsanov.learning.identifiability import directions
+from girsanov.learning.keeper import Keeper
 from girsanov.learning.learn_panel import learn_panel
 from girsanov.learning.learner import Learner
 from girsanov.learning.newton import MOST, STEPS, Point, Summit, newton
@@ -73,6 +76,7 @@ def learn(
     trainable: Sequence[str] | str | None = None,
     individual: Sequence[str] | str = (),
     random: Sequence[str] | str = (),
+    effects: Mapping[str, Any] | None = None,
     objective: str | None = None,
     start: str = "model",
     optimiser: Any = "lbfgs",
@@ -92,6 +96,8 @@ def learn(
     key: Any = None,
     reinitialise: Callable[[Any, Any], Any] | None = None,
     resume: Fit | None = None,
+    checkpoint: str | Path | None = None,
+    watch: Callable[[Mapping[str, np.ndarray], float], None] | None = None,
     progress: bool = True,
     **unknown: Any,
 ) -> Fit | PanelFit:
@@ -107,6 +113,8 @@ def learn(
         individual: for panels, names or paths of parameters that are free for every series.
         random: for panels, names or paths of parameters with a normal law over the series, in their free coordinates,
             whose mean and variance are learnt. They are integrated out by Laplace's method.
+        effects: covariates that the means of random effects depend on, linearly in their free coordinates, by their
+            names, such as {"drift.decay": ["weight"]}.
         objective: "modified" for the paper's M-step, in which the base process follows θ and the dense sites are fixed;
             "standard" for an M-step with q fixed; or "profile" for L-BFGS on max_q of the bound, with an E-step for
             each evaluation. By default "modified", "standard" with VDP, and "profile" in continuous time. "exact" and
@@ -141,26 +149,33 @@ def learn(
             method of that name.
         resume: an earlier fit of the same parameters to continue from. With "exact" and "particles" it takes the place
             of the fit by the bound.
+        checkpoint: a file in which the best fit so far is kept while learning goes on, with the status "interrupted",
+            and in which the fit is at the end. It is replaced in one step every few seconds, so that it is complete
+            even if the process is killed. Continue with resume=gv.load(checkpoint). Before the first inference has
+            ended, nothing is written, and a file that is there stays.
+        watch: a function that is called after every iteration, with the parameters by path and the objective that was
+            reached; it can write them to a file.
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
         The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
         `evidence` has the log evidence and the bias of the bound's parameters.
         For a panel it is a `PanelFit`, and the options objective, start, optimiser, learning_rate, m_steps,
-        parameter_tolerance, check, step_error, restarts, key, reinitialise and resume are for a single series.
+        parameter_tolerance, check, step_error, restarts, key, reinitialise, resume, checkpoint and watch are for a
+        single series.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
             the model, if a starting value lies outside its constraint, or if the bound or its gradient is not finite at
             the start.
-        KeyboardInterrupt: on Ctrl-C. With the objectives "exact" and "particles" its attribute `kept` is the fit with
-            the best parameters found until then, once there is one.
+        KeyboardInterrupt: on Ctrl-C. Its attribute `kept` is the fit with the best parameters found until then, with
+            the status "interrupted", once the first inference has ended. Continue with resume=.
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)
     if isinstance(series, Panel):
         given = (objective, start, optimiser, learning_rate, m_steps, parameter_tolerance, check, step_error, restarts)
-        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume), strict=True)))
+        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume, checkpoint, watch), strict=True)))
         return learn_panel(
             model,
             series,
@@ -169,6 +184,7 @@ def learn(
             trainable=trainable,
             individual=individual,
             random=random,
+            effects=effects,
             method=method,
             grid=grid,
             tolerance=tolerance,
@@ -178,9 +194,9 @@ def learn(
             standard_errors=standard_errors,
             progress=progress,
         )
-    if len(individual) or len(random):
+    if len(individual) or len(random) or effects:
         raise ValueError(
-            "individual= and random= are for a gv.Panel of several series; name the parameters in trainable="
+            "individual=, random= and effects= are for a gv.Panel of several series; name the parameters in trainable="
         )
     check_whole(max_iterations=max_iterations, m_steps=m_steps, restarts=restarts)
     check_positive(tolerance=tolerance, parameter_tolerance=parameter_tolerance, learning_rate=learning_rate)
@@ -195,8 +211,7 @@ def learn(
         raise ValueError("resume= goes on from the parameters of the fit: leave out start='data'")
     spec = make_spec(model, trainable, constraints)
     priors = check_priors(spec, stated_priors(spec, model) if priors is None else priors)
-    check_resume(spec, resume, model)
-    model = model if resume is None else resume.model
+    model = check_resume(spec, resume, model)
     check_learnable(spec, method)
     discrete = isinstance(method, CVIDP) and method.time == "discrete"
     if step_error and not discrete:
@@ -208,11 +223,14 @@ def learn(
     ascent = climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})
     by_profile = climb("profile", limits, {})
     models = restart_models(model, restarts, key, reinitialise)
+    keep = check_checkpoint(checkpoint)
+    keeper = Keeper(lambda learner, verdict: _finish(learner, verdict, series, False, resume), keep)
     with reporter(progress) as say:
 
         @float64
         def fit(candidate: Model) -> Fit:
-            learner = Learner(spec, problem.of(candidate), method, priors, time.perf_counter(), say)
+            begun = time.perf_counter()
+            learner = Learner(spec, problem.of(candidate), method, priors, begun, say, keeper=keeper, watch=watch)
             if start == "data":
                 learner.start_from(from_data(learner))
             result = _first_e_step(learner, series, resume)
@@ -229,12 +247,18 @@ def learn(
             ended = _finish(learner, verdict, series, standard_errors, resume)
             return _to_be_asked(ended, learner, verdict, tolerance, with_step)
 
-        fits = together(fit, models) if further is None or resume is None else [resume]
+        try:
+            before = None if further is None or resume is None else [dataclasses.replace(resume, model=model)]
+            fits = before or together(fit, models, keeper.stop)
+        except KeyboardInterrupt as interrupt:
+            keeper.tell(interrupt, keeper.fit())
+            raise
         fits.sort(key=lambda f: -f.history.objective[-1])
         if further is not None:
-            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say)
+            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say, watch=watch)
             limits = {"tolerance": tolerance, "max_iterations": max_iterations, "check": finish}
-            fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish)
+            fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish, keeper)
+        keeper.write(lambda: fits[0], now=True)
     warn_unresolved(fits[0].posterior, stacklevel=4)
     if fits[0].status not in ("converged", "max_iterations", "flat"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
@@ -246,7 +270,7 @@ def learn(
 
 def _to_be_asked(fit: Fit, learner: Learner, verdict: Verdict, tolerance: float, with_step: bool) -> Fit:
     """Return the fit with what its profiles work on, and with its dependence on the time step."""
-    learner, stepped = dataclasses.replace(learner, say=None, rows=[]), None
+    learner, stepped = learner.alone([]), None
     if with_step and fit.standard_errors is not None and fit.status == "converged":
         stepped = compare_steps(learner, verdict.summit, tolerance)
     return dataclasses.replace(fit, step_error=stepped, session=Session(learner, verdict.summit, tolerance))
@@ -266,6 +290,8 @@ _SINGLE = {
     "key": None,
     "reinitialise": None,
     "resume": None,
+    "checkpoint": None,
+    "watch": None,
 }
 
 
@@ -286,7 +312,9 @@ def _first_e_step(learner: Learner, series: TimeSeries, resume: Fit | None) -> R
     if result.status is Status.BAD_START:
         explain_bad_start(problem)
     learner.e_steps, learner.passes = 1, result.passes + sum(r.passes for r in coarse)
-    learner.record(to_vector(learner.spec, problem.stated), result.elbo)
+    theta = to_vector(learner.spec, problem.stated)
+    learner.offer(theta, result)
+    learner.record(theta, result.elbo)
     return result
 
 
@@ -314,9 +342,9 @@ def _finish(learner: Learner, verdict: Verdict, series: TimeSeries, standard_err
     theta, result = point.theta, point.result
     model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
     problem = eqx.tree_at(lambda p: p.stated, learner.problem, model)
-    if isinstance(learner.method, CVIDP):
+    if isinstance(learner.method, CVIDP) and status != "interrupted":
         result = checked_quadrature(problem, result)
-    result = checked_boundary(problem, result)
+    result = checked_boundary(problem, result) if status != "interrupted" else result
     if status == "converged" and result.status is not Status.CONVERGED:
         told = result.status in (Status.ILL_CONDITIONED, Status.QUADRATURE, Status.BOUNDARY)
         status = result.status.name.lower() if told else "stalled"

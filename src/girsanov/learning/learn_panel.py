@@ -26,6 +26,7 @@ from girsanov.learning.panel_problem import PanelProblem
 from girsanov.learning.panel_step import Step
 from girsanov.learning.parameters import Spec, entries, insert, make_spec, split, to_vector
 from girsanov.learning.random_learner import RandomLearner
+from girsanov.learning.slopes import make_slopes
 from girsanov.learning.verdict import MESSAGES, curvature_trouble
 from girsanov.model.model import Model
 from girsanov.result.bad_start import explain_bad_start
@@ -59,6 +60,7 @@ def learn_panel(
     trainable: Sequence[str] | str | None,
     individual: Sequence[str] | str,
     random: Sequence[str] | str,
+    effects: Mapping[str, Any] | None,
     method: Any,
     grid: Any,
     tolerance: float,
@@ -79,12 +81,13 @@ def learn_panel(
     priors = check_priors(specs.shared, stated_priors(specs.shared, model) if priors is None else priors)
     for spec in specs:
         check_learnable(spec, method)
+    slopes = make_slopes(specs.random, effects, panel)
     problem = PanelProblem(specs.shared + specs.own, method, model, method.rule(model.dim), datas)
     with reporter(progress) as say:
         theta = to_vector(specs.shared, model) if specs.shared else np.zeros(0)
         phi = to_vector(specs.own, model) if specs.own else np.zeros(0)
         if specs.random:
-            learner: Any = RandomLearner(problem, specs.shared, specs.random, method, priors, begun, say)
+            learner: Any = RandomLearner(problem, specs.shared, specs.random, method, priors, begun, say, slopes)
             theta, step = learner.first_law(theta, phi)
         else:
             learner = PanelLearner(problem, specs.shared, method, priors, begun, say)
@@ -170,7 +173,8 @@ def _finish(
     errors = covariance = None
     if standard_errors and learner.spec and status != "flat":
         if np.isfinite(summit.precision).all() and np.linalg.eigvalsh(summit.precision)[0] > 0.0:
-            found = laplace(learner.spec, lam, summit.precision)
+            units = learner.units
+            found = laplace(learner.spec, lam * units, summit.precision / np.outer(units, units))
             errors = dict(zip(entries(learner.spec), found.errors.tolist(), strict=True))
             covariance = found.covariance
         else:

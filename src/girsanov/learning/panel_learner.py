@@ -30,6 +30,7 @@ class PanelLearner:
         self.problem, self.spec, self.method, self.priors = problem, spec, method, priors
         self.begun, self.say = begun, say
         self.size = sum(p.size for p in spec)  # of θ; the other coordinates of the problem are those of single series
+        self.units = np.ones(self.size)  # of the coordinates, for what a user sees
         self.rows: list[tuple] = []
 
     def evaluator(self, theta: Float[np.ndarray, " P"]) -> Evaluate:
@@ -81,7 +82,7 @@ class PanelLearner:
 
     def record(self, theta: np.ndarray, elbo: float) -> None:
         """Add an entry to the history."""
-        values = {k: np.asarray(v) for k, v in split(self.spec, theta).items()}
+        values = {k: np.asarray(v) for k, v in split(self.spec, theta * self.units).items()}
         work = self.problem.evaluations, self.problem.passes, time.perf_counter() - self.begun
         self.rows.append((values, elbo, elbo + self.prior(theta), *work))
         if self.say is not None:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +19,8 @@ from numpyro.distributions import constraints as nc
 
 from girsanov._core.types import Array
 from girsanov.model.diffusions import StateDiffusion
-from girsanov.model.model import Model, parameter_name
+from girsanov.model.model import Model
+from girsanov.model.named import keys_name, leaves_by_path, path_name, replaced
 
 Kind = str | tuple[float, float]
 _MATRIX_FORMS = ("scalar", "diagonal", "full")
@@ -50,23 +50,6 @@ class Parameter(NamedTuple):
 
 
 Spec = tuple[Parameter, ...]
-
-
-def _path_name(path: Any) -> str:
-    """Return the name that a user gives to an array of the model, without the internal parts that hold it."""
-    return parameter_name(_keys_name(path))
-
-
-def _keys_name(path: Any) -> str:
-    return jax.tree_util.keystr(path).lstrip(".")
-
-
-def leaves_by_path(model: Model) -> dict[str, Any]:
-    """Return every array of the model, by its path; of a model of equations, its parameters by their names."""
-    if model.equations is not None:
-        return dict(model.equations.values)
-    flat, _ = jax.tree_util.tree_flatten_with_path(model)
-    return {_path_name(path): leaf for path, leaf in flat if eqx.is_inexact_array(leaf)}
 
 
 def make_spec(
@@ -169,7 +152,7 @@ def _kind(model: Model, path: str, ndim: int, constraints: Mapping[str, Kind]) -
 
 
 def _default_kind(model: Model, path: str, ndim: int) -> Kind:
-    if model.equations is not None:
+    if model.equations is not None and path in model.equations.values:
         return model.equations.kind(path)
     if path == "diffusion":
         return model.noise.form
@@ -192,11 +175,11 @@ def _inside(low: np.ndarray, high: np.ndarray) -> Kind:
 def _declared_kind(model: Model, path: str) -> Kind:
     """Return the constraint that a part of the model declares for a path; of nested parts, the innermost one counts."""
     flat, _ = jax.tree_util.tree_flatten_with_path(model)
-    keys = next(keys for keys, _ in flat if _path_name(keys) == path)
+    keys = next(keys for keys, _ in flat if path_name(keys) == path)
     kind: Kind = "real"
     part: Any = model
     for i, key in enumerate(keys):
-        kind = getattr(part, "constraints", {}).get(_keys_name(keys[i:]), kind)
+        kind = getattr(part, "constraints", {}).get(keys_name(keys[i:]), kind)
         name = next(v for v in (getattr(key, a, None) for a in ("name", "idx", "key")) if v is not None)
         try:
             part = getattr(part, name) if isinstance(name, str) else part[name]
@@ -310,13 +293,6 @@ def split(spec: Spec, theta: Float[Array, " P"]) -> dict[str, Array]:
 def insert(spec: Spec, theta: Float[Array, " P"], model: Model) -> Model:
     """Return the model with the parameters θ."""
     return replaced(model, split(spec, theta))
-
-
-def replaced(model: Model, values: Mapping[str, Any]) -> Model:
-    """Return the model with these values of its arrays, by their paths."""
-    if model.equations is not None:
-        return model.restated({name: v for name, v in values.items() if name in model.equations.values})
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_path_name(path), leaf), model)
 
 
 def owners(spec: Spec) -> list[Parameter]:

@@ -9,16 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from girsanov._core.precision import float64, frozen, own, parameter
+from girsanov._core.precision import float64, frozen, own, parameter, traceable
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
+from girsanov.model.covariates import Covariates, of_series, with_covariates
 from girsanov.model.diffusions import FORMS, Diffusion, StateDiffusion, as_matrix, check_inside
 from girsanov.model.drifts.base import takes_inputs
 from girsanov.model.driven import check_driven, shift, without_inputs
 from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
 from girsanov.model.observation import Observation, as_emission, make_observation
-from girsanov.model.stated import as_diffusion, as_names, check_drift_shape, common_dimension, traceable
+from girsanov.model.stated import as_diffusion, as_names, check_drift_shape, common_dimension
 
 
 class GaussianState(eqx.Module):
@@ -71,6 +72,7 @@ class Model(eqx.Module):
         observation: emission and likelihood.
         initial_form: how the initial covariance was given: "scalar", "diagonal" or "full". Learning keeps that form.
         equations: the equations that `from_equations` read, with the values of their parameters; None otherwise.
+        covariates: how parameters depend on covariates of the series, as `with_covariates` set it; None otherwise.
         inputs: in the model of a posterior, the inputs of its series on the nodes; None otherwise.
 
     Raises:
@@ -85,6 +87,7 @@ class Model(eqx.Module):
     state_names: tuple[str, ...] | None = eqx.field(static=True)
     output_names: tuple[str, ...] | None = eqx.field(static=True)
     equations: Any
+    covariates: Covariates | None
     inputs: Any
 
     @float64
@@ -114,7 +117,7 @@ class Model(eqx.Module):
         self.observation = make_observation(likelihood, H if hasattr(H, "shape") else traceable(H), offset, d)
         self.state_names = as_names("state_names", state_names, d)
         self.output_names = as_names("output_names", output_names, self.observation.data_dim)
-        self.equations, self.inputs = equations, None
+        self.equations, self.covariates, self.inputs = equations, None, None
         _check_stationary(self)
         check_drift_shape(self.drift, d)
 
@@ -162,7 +165,36 @@ class Model(eqx.Module):
             new = eqx.tree_at(lambda m: m.noise, new, new.noise.formed(self.noise.structure))
         if not self.observation.stated:  # the likelihood that the errors of a series gave
             new = eqx.tree_at(lambda m: m.observation.likelihood, new, self.observation.likelihood)
-        return new
+        new = eqx.tree_at(lambda m: m.covariates, new, self.covariates, is_leaf=lambda leaf: leaf is None)
+        return new.driven_by(self.inputs)
+
+    @float64
+    def with_covariates(self, of_series: Callable, **values: Any) -> "Model":
+        """Return a model with parameters that depend on the covariates of a series.
+
+        Args:
+            of_series: a function of_series(p, c) of the parameters p and the covariates c, both by name, written with
+                jax.numpy. It returns a dict of the parameters that are different in a series with these covariates,
+                in the shapes that they have in p.
+            **values: parameters of this function. It finds `power=0.75` in p as "covariates.power", and `gv.learn`
+                learns it under that name.
+
+        Returns:
+            The model. A series for it needs the covariates that the function asks for.
+        """
+        return with_covariates(self, traceable(of_series), {k: parameter(v, k) for k, v in values.items()})
+
+    @float64
+    def given(self, covariates: Any) -> "Model":
+        """Return the model of a series with these covariates, which itself depends on none.
+
+        Args:
+            covariates: the values by name, such as {"weight": 70.0}.
+
+        Returns:
+            The model with the parameters that these values give.
+        """
+        return of_series(self, covariates)
 
     @property
     def diffusion(self) -> Any:
@@ -205,9 +237,15 @@ class Model(eqx.Module):
         return eqx.tree_at(lambda m: (m.drift, m.noise, m.initial, m.observation), self, parts)
 
     def to_state(self, w: Any, t: Any = None) -> Any:
-        """Return the state x, (..., n, d), from the latent coordinates w at times t, (n,).
+        """Return the state x from the coordinates w in which the noise is constant and impulses do not move the state.
 
-        The times are needed only where the inputs have impulses.
+        Args:
+            w: points in these coordinates, (..., n, d). Where the noise does not depend on the state and there are no
+                impulses they are states.
+            t: their times, (n,); needed only where the inputs have impulses.
+
+        Returns:
+            The states, (..., n, d).
         """
         x = self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
         return x + shift(self, t) if self.has_impulses else x
@@ -219,7 +257,7 @@ class Model(eqx.Module):
 
     @property
     def emission(self) -> Any:
-        """The emission: the matrix H, shape (D, d), or the callable g."""
+        """The emission, which is the matrix H, shape (D, d), or the callable g."""
         return self.observation.emission
 
     @property
@@ -262,19 +300,6 @@ def _of_equations(equations: Any) -> Model:
         equations=equations,
         **given,
     )
-
-
-def parameter_name(path: str) -> str:
-    """Return the user's name for the array at this path of a model, such as "diffusion" for "noise.Q".
-
-    The prefix "observation." is removed, which gives names such as "emission" and "likelihood.scale". Of several
-    likelihoods, the first is "likelihood[0]".
-    """
-    if path == "noise.Q":
-        return "diffusion"
-    if path.startswith("noise."):
-        return path.replace("noise.parts[", "diffusion[", 1).replace("noise.", "diffusion.", 1)
-    return path.removeprefix("observation.").replace("likelihood.parts[", "likelihood[", 1)
 
 
 def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState | Stationary:
@@ -352,4 +377,4 @@ def check_inputs(model: Any, series: Any) -> Model:
     model = with_errors_known(model, series.errors)
     model.likelihood.check(series.values, series.observed)
     model.likelihood.check_errors(series.errors, series.observed)
-    return model
+    return model.given(series.covariates)

@@ -9,7 +9,7 @@ import numpy as np
 from girsanov._core.checks import as_floats, check_positive, check_whole, is_finite, shown
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
-from girsanov.data.series import TimeSeries
+from girsanov.data.series import TimeSeries, as_covariates
 from girsanov.model.diffusions import StateDiffusion
 from girsanov.model.driven import check_driven, shift
 from girsanov.model.model import Model
@@ -39,6 +39,7 @@ def simulate(
     key: Any,
     dt: float | None = None,
     start: float | None = None,
+    covariates: Any = None,
     inputs: Any = None,
 ) -> Simulation:
     """Simulate a path of the model by Euler–Maruyama, and one noisy observation of it at each of the given times.
@@ -54,6 +55,7 @@ def simulate(
             times and a fiftieth of the time scale on which the drift changes the state near its initial value; every
             gap then has at least ten steps.
         start: time of the initial state; by default the first of `times`.
+        covariates: the covariates of the series, by name, for a model that takes them.
         inputs: what acts on the state, for a drift f(x, t, u): an `Inputs`, or a list of those. The series that comes
             out has them.
 
@@ -72,7 +74,7 @@ def simulate(
     t0 = float(t[0]) if start is None else float(start)
     if t0 > t[0]:
         raise ValueError(f"start = {shown(t0)} comes after the first of times, which is {shown(t[0])}")
-    model, nodes = _driven(model, blank, t0)
+    model, nodes = _driven(model.given(as_covariates(covariates)), blank, t0)
     latent = model.latent
     initial = _initial(latent)
     least = 1 if dt is not None else _STEPS
@@ -85,7 +87,8 @@ def simulate(
         i = int(np.argmin(np.isfinite(path).all(1)))
         raise ValueError(f"the simulated path is not finite from time {shown(t[i])} on: take a smaller dt than {dt:g}")
     path = states(model, path, t)
-    return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path), inputs=inputs))
+    series = TimeSeries(t, _observe(model, noise_key, t, path), covariates=covariates, inputs=inputs)
+    return Simulation(path, series)
 
 
 def _driven(model: Model, series: TimeSeries, t0: float) -> tuple[Model, np.ndarray]:

@@ -3,13 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from girsanov._core.checks import check_whole
-from girsanov._core.precision import frozen, parameter
+from girsanov._core.precision import parameter, traceable
 from girsanov.model.diffusions import Each, StateDiffusion
 from girsanov.model.drifts.base import takes_inputs
 from girsanov.model.shapes import output_of
@@ -58,26 +55,6 @@ def common_dimension(drift: Any, Q: Any, state: Any, H: Any, dim: int | None) ->
         said = ", ".join(f"{k} says {v}" for k, v in sources.items())
         raise ValueError(f"the parts of the model disagree about the state's dimension: {said}")
     return next(iter(sources.values()), 1)
-
-
-def traceable(drift: Any) -> Any:
-    """Convert the numbers inside a drift to read-only float64 NumPy arrays.
-
-    They are parameters, so that a changed value does not lead to a new compilation. Arrays are copied, so that the
-    model does not change when the user writes to them. Arrays of whole numbers and of truth values keep their type.
-    """
-
-    def own(leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and jnp.issubdtype(leaf.dtype, jnp.floating):
-            return parameter(leaf)
-        if isinstance(leaf, np.ndarray):
-            if leaf.dtype in (np.float32, np.float16):
-                return parameter(leaf)
-            return frozen(leaf.copy()) if leaf.flags.writeable else leaf
-        number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
-        return parameter(leaf) if number else leaf
-
-    return jax.tree.map(own, drift)
 
 
 def check_drift_shape(drift: Callable, d: int) -> None:

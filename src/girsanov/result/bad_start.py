@@ -52,12 +52,6 @@ def _readings(problem: Posed):
     return jnp.where(rows.observed, away, jnp.nan), jnp.where(rows.observed, 1.0 / jnp.sqrt(precision), jnp.nan)
 
 
-def _state_at(problem: Posed, w: np.ndarray, node: int) -> list[float]:
-    """Return the state at a node from its latent coordinates."""
-    model = problem.stated.driven_by(problem.data.inputs)
-    return states(model, w[None], np.asarray(problem.data.times)[node : node + 1])[0].tolist()
-
-
 def explain_bad_start(problem: Posed) -> None:
     """Raise a ValueError that explains why a run could not start.
 
@@ -69,8 +63,10 @@ def explain_bad_start(problem: Posed) -> None:
     bad = np.argwhere((~np.isfinite(f) & np.isfinite(x).all(0)).any(0).T)
     if len(bad):
         m, n = bad[0]
+        at = np.asarray(problem.data.times)[m : m + 1]
+        state = states(problem.series_model, x[None, :, n, m], at)[0].tolist()
         raise ValueError(
-            f"the drift returned {f[:, n, m].tolist()} at state {_state_at(problem, x[:, n, m], m)} and time "
+            f"the drift returned {f[:, n, m].tolist()} at state {state} and time "
             f"{float(problem.data.times[m])!r}; it must be finite wherever the posterior may go"
         )
     apart = scales_apart(problem, *(np.asarray(a) for a in _readings(problem)))

@@ -74,11 +74,11 @@ def infer_panel(
 def lay_out_panel(model: Model, panel: Panel, dt: Any, span: PerSeries, grid: PerSeries) -> list[SeriesOnGrid]:
     """Put all series on their grids, after checking them and the model; errors name the series."""
     spans, grids = by_name("span", span, panel), by_name("grid", grid, panel)
-    datas = []
+    datas, taken = [], covariates_taken(model, panel)
     for name, series in panel.items():
         try:
             check_inputs(model, series)
-            data = on_grid(series, make_grid(series, dt, spans[name], grids[name]))
+            data = on_grid(series, make_grid(series, dt, spans[name], grids[name]), covariates=taken)
         except ValueError as error:
             raise ValueError(f"series {name!r}: {error}") from None
         datas.append(data)
@@ -92,6 +92,13 @@ def _alike(datas: list[SeriesOnGrid]) -> list[SeriesOnGrid]:
     if not any(data.inputs is not None and data.inputs.dosed is not None for data in datas):
         return datas
     return [dataclasses.replace(data, inputs=data.inputs.with_impulses()) for data in datas if data.inputs is not None]
+
+
+def covariates_taken(model: Model, panel: Panel) -> list[str] | None:
+    """Return the covariates that the model may take, those of all series; None if it takes none."""
+    if getattr(model, "covariates", None) is None:
+        return None
+    return sorted(set.intersection(*(set(series.covariates) for series in panel.values())))
 
 
 def by_name(what: str, given: PerSeries, panel: Panel) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from girsanov.result.fit import Fit, FitHistory
 from girsanov.result.panel_files import unpack_panel
 from girsanov.result.panel_posterior import PanelPosterior
 from girsanov.result.posterior import History, Posterior
-from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, REFINED_ARRAYS
+from girsanov.result.saving import FIT_COLUMNS, FORMAT, MAYBE, POPULATION, REFINED_ARRAYS
 
 _ARRAYS = {
     "moments": Moments,
@@ -45,10 +45,11 @@ _OF_INPUTS = ("times", "values", "until")
 def load(
     path: str | Path,
     *,
-    drift: Callable | None = None,
+    drift: Callable[..., Any] | None = None,
     likelihood: Likelihood | Sequence[Likelihood] | None = None,
-    emission: Callable | None = None,
+    emission: Callable[..., Any] | None = None,
     diffusion: Any = None,
+    of_series: Callable | None = None,
 ) -> Any:
     """Read a file that `save` of a `Posterior`, a `PanelPosterior`, a `Refined` or a `Fit` wrote.
 
@@ -58,13 +59,14 @@ def load(
         likelihood: the likelihood, if it was one of your own.
         emission: the emission, if it was a callable.
         diffusion: the noise, if it was `gv.diffusions.Scale` of a function of your own.
+        of_series: the function of `Model.with_covariates`, for a fit or a panel of a model with covariates.
 
     Returns:
         The `Posterior`, `PanelPosterior`, `Refined` or `Fit`.
 
     Raises:
         ValueError: if there is no such file, if it is damaged or written by a later version, or if it needs a `drift`,
-            `likelihood`, `emission` or `diffusion` that was not given.
+            `likelihood`, `emission`, `diffusion` or `of_series` that was not given.
     """
     path = Path(path)
     if not path.exists():
@@ -78,6 +80,7 @@ def load(
     if header["format"] > FORMAT:
         raise ValueError(f"{path} has format {header['format']}, this version reads up to {FORMAT}: upgrade girsanov")
     given = {"drift": drift, "likelihood": likelihood, "emission": emission, "diffusion": diffusion}
+    given["of_series"] = of_series
     if header["kind"] == "panel":
         return _load_panel(header, arrays, given, path)
     post = _unpack(header, arrays, given, path)
@@ -93,7 +96,7 @@ def load(
     history = FitHistory(parameters, *(arrays[f"fit.{k}"] for k in FIT_COLUMNS))
     learnt = header["fit"]
     return Fit(
-        post.model.driven_by(None),
+        _population(header, arrays, given, path) or post.model.driven_by(None),
         post,
         history,
         tuple(learnt["trainable"]),
@@ -116,7 +119,8 @@ def _load_panel(header: dict[str, Any], arrays: dict[str, Any], given: dict[str,
         lambda own, parts, model: _unpack(own, parts, given, path, model),
     )
     panel = Panel({name: post.series for name, post in posts.items()})
-    return PanelPosterior(next(iter(posts.values())).model.driven_by(None), panel, posts, seconds=header["seconds"])
+    model = _population(header, arrays, given, path) or next(iter(posts.values())).model.driven_by(None)
+    return PanelPosterior(model, panel, posts, seconds=header["seconds"])
 
 
 def _unpack(
@@ -138,8 +142,8 @@ def _unpack(
     dates = header.get("dates", {"unit": None, "origin": None})
     origin = None if dates["origin"] is None else np.datetime64(dates["origin"], "ns")
     values, errors = arrays["series.values"], arrays.get("series.errors")
-    inputs = _inputs(header.get("inputs"), arrays)
-    series = TimeSeries.counted(arrays["series.times"], values, dates["unit"], origin, errors, inputs)
+    inputs, covariates = _inputs(header.get("inputs"), arrays), header.get("covariates")
+    series = TimeSeries.counted(arrays["series.times"], values, dates["unit"], origin, errors, covariates, inputs)
     return Posterior(
         model=driven_on(model, series, arrays["times"]),
         series=series,
@@ -176,6 +180,21 @@ def _inputs(described: dict[str, Any] | None, arrays: dict[str, Any]) -> Inputs 
         for kind, own in zip(described["kinds"], read, strict=True)
     ]
     return Inputs.of_parts(parts, described["names"])
+
+
+def _population(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Model | None:
+    """Return the model whose parameters depend on covariates, or None where there is none."""
+    about = header.get("population")
+    if about is None:
+        return None
+    if given["of_series"] is None:
+        raise ValueError(
+            f"{path} was made with a model of covariates by a function of your own, {about['of_series']}, which the "
+            "file does not contain; give it again: gv.load(path, of_series=...)"
+        )
+    own = {k.removeprefix(POPULATION): v for k, v in arrays.items() if k.startswith(POPULATION)}
+    values = {k.removeprefix("covariates."): v for k, v in own.items() if k.startswith("covariates.")}
+    return _model(about, own, given, path).with_covariates(given["of_series"], **values)
 
 
 def _model(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Model:

@@ -33,7 +33,7 @@ def make_posterior(problem: Posed, result: Run, series: TimeSeries, history: His
     continuous = isinstance(sites, ContinuousSites)
     dense = sites.left if continuous else sites.dense
     return Posterior(
-        model=problem.stated.driven_by(None if inputs is None else inputs.trimmed(len(grid.times))),
+        model=problem.series_model.driven_by(None if inputs is None else inputs.trimmed(len(grid.times))),
         series=series,
         times=grid.times,
         node=grid.node,

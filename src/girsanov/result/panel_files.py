@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from girsanov._core.precision import frozen
-from girsanov.result.saving import pack, write
+from girsanov.result.saving import POPULATION, pack, pack_population, write
 
 _SHAPES, _ONCE = ".shapes", "once:"
 _MODEL = ("model.", "initial.", "drift.", "likelihood.", "diffusion.")
@@ -34,7 +34,8 @@ def save_panel(posts: Any, path: str | Path) -> Path:
         arrays[name] = np.concatenate([a.ravel() for a in some])
         # A series without this array has a shape of −1s.
         arrays[name + _SHAPES] = np.array([(-1,) * some[0].ndim if a is None else a.shape for a in parts])
-    head = {"kind": "panel", "format": once["format"], "names": list(posts), "seconds": posts.seconds}
+    head: dict[str, Any] = {"kind": "panel", "format": once["format"], "names": list(posts), "seconds": posts.seconds}
+    pack_population(posts.model, head, arrays)
     return write(path, {**head, "once": once, "each": rest}, arrays)
 
 
@@ -50,6 +51,8 @@ def unpack_panel(
     alike = not any(key.startswith(_MODEL) for key in arrays)
     parts: list[dict[str, Any]] = [{} for _ in names]
     for key, values in arrays.items():
+        if key.startswith(POPULATION):
+            continue
         if key.startswith(_ONCE):
             for part in parts:
                 part[key.removeprefix(_ONCE)] = values

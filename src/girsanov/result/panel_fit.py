@@ -11,10 +11,17 @@ from girsanov.result.panel_posterior import PanelPosterior
 
 
 class Effect(NamedTuple):
-    """The normal law of a random effect over the series, in free coordinates: means and variances, (k,)."""
+    """The normal law of a random effect over the series, in free coordinates.
+
+    Attributes:
+        mean: the means at average covariates, (k,).
+        variance: the variances, (k,).
+        slopes: by how much the means grow with one unit of a covariate, (k,), by the name of the covariate.
+    """
 
     mean: np.ndarray
     variance: np.ndarray
+    slopes: dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +61,7 @@ class PanelFit:
 
     @property
     def elbo(self) -> float:
-        """The evidence bound at the fitted parameters, in nats: the sum over the series.
+        """The evidence bound at the fitted parameters, in nats, summed over the series.
 
         With random effects it is the marginal bound, in which they are integrated out by Laplace's method; the bounds
         at their modes are those of `posteriors`.
@@ -63,13 +70,17 @@ class PanelFit:
 
     @property
     def effects(self) -> dict[str, Effect]:
-        """Mean and variance over the series of every random effect, by path.
+        """Mean, variance and slopes along covariates of every random effect over the series, by path.
 
         They are those of its free coordinates: of the value itself where it has no constraint, and of its logarithm
         where it is positive.
         """
-        values = self.parameters
-        return {path: Effect(values[f"mean({path})"], values[f"variance({path})"]) for path in self.random}
+        values, laws = self.parameters, {}
+        for path in self.random:
+            end = f" on {path})"
+            slopes = {k.removeprefix("effect(").removesuffix(end): v for k, v in values.items() if k.endswith(end)}
+            laws[path] = Effect(values[f"mean({path})"], values[f"variance({path})"], slopes)
+        return laws
 
     @property
     def converged(self) -> bool:

@@ -4,7 +4,7 @@ import dataclasses
 import warnings
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +25,13 @@ from girsanov.model.quadrature import Rule
 from girsanov.model.simulate import check_draws, states
 from girsanov.model.state_law import lag_covariance, of_state, quantiles
 from girsanov.result.forecasting import forecast
+from girsanov.result.pictures import Checks, Pictures
 from girsanov.result.saving import save
 from girsanov.result.xarrays import dataset
+
+if TYPE_CHECKING:
+    import girsanov.result.diagnosis
+    import girsanov.result.refined
 
 _sample, _transitions = compiled(sample), compiled(transitions)
 _LOW = 0.022750131948179195  # probability of a normal variable below its mean minus two standard deviations
@@ -64,7 +69,7 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True)
-class Posterior(PathEstimate):
+class Posterior(Checks, Pictures, PathEstimate):
     """The Gaussian posterior q over the path, a Markov chain on the nodes of the time grid, as `gv.infer` returns it.
 
     Attributes:
@@ -183,6 +188,12 @@ class Posterior(PathEstimate):
         return quantiles(self.model, self._latent_marginals(times), q, self._inside(times))
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and the upper end of a band for the state at every node.
+
+        Returns:
+            The mean minus and plus two standard deviations, shape (N, d) each; if the noise depends on the state, the
+            quantiles with the same probabilities.
+        """
         low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW], self.times)
         return low, high
 
@@ -227,10 +238,10 @@ class Posterior(PathEstimate):
 
     @property
     def grid(self) -> Grid:
-        """The time grid: the nodes, and the node of each observation."""
+        """The time grid, that is the nodes and the node of each observation."""
         return Grid(self.times, self.node, len(self.times))
 
-    def diagnose(self, *, key: Any, n: int = 2000) -> Any:
+    def diagnose(self, *, key: Any, n: int = 2000) -> "girsanov.result.diagnosis.Diagnosis":
         """Judge how far this posterior can be trusted.
 
         n paths are drawn from q and weighted by importance sampling; a particle filter that does not rely on q confirms
@@ -262,7 +273,7 @@ class Posterior(PathEstimate):
         chains: int = 4,
         start: Any = None,
         progress: bool = True,
-    ) -> Any:
+    ) -> "girsanov.result.refined.Refined":
         """Draw paths from the model's own posterior, and estimate the evidence, until stated targets are met.
 
         Conditional particle filters with ancestor sampling move the paths. Their particles follow the model, this

@@ -12,6 +12,7 @@ from girsanov.baselines.particle_smoother import ParticlePosterior
 from girsanov.data.grid import locate
 from girsanov.model.simulate import check_draws, states
 from girsanov.result.forecasting import forecast
+from girsanov.result.pictures import Pictures
 from girsanov.result.saving import save_refined
 from girsanov.result.xarrays import dataset
 
@@ -20,7 +21,7 @@ _REACH = 9.0  # standard deviations around the draws within which it lies
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Refined(ParticlePosterior):
+class Refined(Pictures, ParticlePosterior):
     """Paths drawn from the model's own posterior, with the evidence; `post.refine` returns them.
 
     Beside the attributes of a `ParticlePosterior`:

@@ -5,6 +5,8 @@ likelihood or emission is code, which the file does not contain; it must be give
 """
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ REFINED = (
     "chains", "log_evidence", "standard_error", "ess", "rhat", "seconds", "status", "message", "sweeps",
     "filter_particles",
 )  # fmt: skip
+POPULATION = "population."  # before the names of arrays of the model without covariates
 MAYBE = "exact_transitions"  # an optional part, which most posteriors do not have
 
 
@@ -47,6 +50,7 @@ def save_fit(fit: Any, path: str | Path) -> Path:
         k: getattr(fit, k) for k in ("trainable", "status", "message", "standard_errors", "step_error", "directions")
     }
     learnt["evidence"] = None if fit.evidence is None else fit.evidence.stored()
+    pack_population(fit.model, header, arrays)
     return write(path, {"kind": "fit", **header, "fit": learnt}, arrays)
 
 
@@ -63,6 +67,16 @@ def write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> P
     with path.open("wb") as file:
         np.savez_compressed(file, header=json.dumps(header), **arrays)
     return path
+
+
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file in one step: even if the process is killed, a reader finds all of it, or what was there before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -88,30 +102,9 @@ def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays |= {f"series.inputs.{i}.{k}": np.asarray(getattr(part, k)) for k in ("times", "values", "until")}
     for k in ("elbo", "step", "decrement"):
         arrays[f"history.{k}"] = getattr(post.history, k)
-    model = post.model
-    if isinstance(model.noise, Diffusion):
-        arrays |= {"model.diffusion": _as_given(model.noise.Q, model.noise.form)}
-    if model.observation.is_linear:
-        arrays["model.emission"] = np.asarray(model.emission)
-    if model.offset is not None:
-        arrays["model.offset"] = np.asarray(model.offset)
-    stationary = not isinstance(model.initial, GaussianState)
-    if isinstance(model.initial, GaussianState):
-        arrays |= {
-            "initial.mean": np.asarray(model.initial.mean),
-            "initial.cov": _as_given(model.initial.cov, model.initial_form),
-        }
     header = {
         "format": FORMAT,
-        "diffusion": None if isinstance(model.noise, Diffusion) else _described_noise(model.noise, arrays),
-        "drift": _describe("drift", model.drift, DRIFTS, arrays),
-        "likelihood": _describe("likelihood", model.likelihood, LIKELIHOODS, arrays),
-        "equations": None if model.equations is None else _stated(model.equations),
-        "emission": None if model.observation.is_linear else {"class": None, "repr": repr(model.emission)},
-        "dim": model.dim,
-        "state_names": model.state_names,
-        "output_names": model.output_names,
-        "stationary": stationary,
+        **pack_model(post.model, arrays),
         "elbo": post.elbo,
         "status": post.status,
         "message": post.message,
@@ -122,8 +115,44 @@ def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "coarse": post.history.coarse,
         "inputs": None if inputs is None else {"kinds": [part.kind for part in inputs.parts], "names": inputs.names},
         "dates": {"unit": post.series.unit, "origin": None if post.series.origin is None else str(post.series.origin)},
+        "covariates": post.series.covariates,
     }
     return header, arrays
+
+
+def pack_model(model: Any, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of a model, and add its arrays to `arrays`."""
+    if isinstance(model.noise, Diffusion):
+        arrays |= {"model.diffusion": _as_given(model.noise.Q, model.noise.form)}
+    if model.observation.is_linear:
+        arrays["model.emission"] = np.asarray(model.emission)
+    if model.offset is not None:
+        arrays["model.offset"] = np.asarray(model.offset)
+    stationary = not isinstance(model.initial, GaussianState)
+    if not stationary:
+        arrays |= {
+            "initial.mean": np.asarray(model.initial.mean),
+            "initial.cov": _as_given(model.initial.cov, model.initial_form),
+        }
+    return {
+        "diffusion": None if isinstance(model.noise, Diffusion) else _described_noise(model.noise, arrays),
+        "drift": _describe("drift", model.drift, DRIFTS, arrays),
+        "likelihood": _describe("likelihood", model.likelihood, LIKELIHOODS, arrays),
+        "equations": None if model.equations is None else _stated(model.equations),
+        "emission": None if model.observation.is_linear else {"class": None, "repr": repr(model.emission)},
+        "dim": model.dim,
+        "state_names": model.state_names,
+        "output_names": model.output_names,
+        "stationary": stationary,
+    }
+
+
+def pack_population(model: Any, header: dict[str, Any], arrays: dict[str, Any]) -> None:
+    """Add a model whose parameters depend on covariates, of which every posterior has the form of its series."""
+    if model.covariates is not None:
+        own: dict[str, Any] = {f"covariates.{k}": np.asarray(v) for k, v in model.covariates.values.items()}
+        header["population"] = {**pack_model(model, own), "of_series": repr(model.covariates.of_series)}
+        arrays |= {POPULATION + k: v for k, v in own.items()}
 
 
 def _stated(equations: Any) -> dict[str, Any]:

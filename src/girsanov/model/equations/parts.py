@@ -29,7 +29,7 @@ from girsanov.model.likelihoods import (
     StudentT,
 )
 
-_LIKELIHOODS: dict[str, Callable] = {
+LIKELIHOODS: dict[str, Callable] = {
     "gaussian": lambda sd: Gaussian(sd**2),
     "student_t": StudentT,
     "censored": lambda sd, **limits: Censored(sd**2, **limits),
@@ -246,5 +246,5 @@ def _likelihood(outputs: tuple[Output, ...], values: Mapping[str, Any]) -> Any:
     ]
     if all(o.distribution == "gaussian" for o in outputs):
         return Gaussian(_stacked([s["sd"] ** 2 for s in settings]) if len(outputs) > 1 else settings[0]["sd"] ** 2)
-    made = [_LIKELIHOODS[str(o.distribution)](**s) for o, s in zip(outputs, settings, strict=True)]
+    made = [LIKELIHOODS[str(o.distribution)](**s) for o, s in zip(outputs, settings, strict=True)]
     return made[0] if len(made) == 1 else made

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from girsanov._core.checks import is_finite
 from girsanov.data.inputs import KINDS
+from girsanov.model.equations.definitions import checked, read_definitions, substituted
 from girsanov.model.equations.expression import (
     FUNCTIONS,
     NUMBERS,
@@ -20,6 +21,7 @@ from girsanov.model.equations.expression import (
     Expression,
     check_names,
     hint,
+    measure,
     number,
     parse,
 )
@@ -38,6 +40,7 @@ DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "lognormal": (("sd",), ()),
     "stochastic_volatility": ((), ()),
 }
+LARGEST = 2000  # operations of an expression with its definitions
 FIXED_SETTINGS = ("low", "high", "trials")  # numbers, not expressions
 RESERVED = ("drift", "diffusion", "initial", "likelihood", "emission", "offset", "t")
 _STATE = ("drift", "noise", "start", "start_sd", "range", "unit")
@@ -174,7 +177,7 @@ def read_statement(source: str) -> Statement:
     inputs = tuple(_input(name, value) for name, value in tables["inputs"].items())
     _check_distinct(tables)
     given = {p.name for p in parameters}
-    definitions = _definitions(tables["definitions"], {*tables["states"], *tables["inputs"], *given, "t"}, texts)
+    definitions = read_definitions(tables["definitions"], {*tables["states"], *tables["inputs"], *given, "t"}, texts)
     reader = _Reader(given, set(tables["states"]), set(tables["inputs"]), definitions, texts)
     states = tuple(_state(name, value, reader) for name, value in tables["states"].items())
     outputs = tables["outputs"] or {"y": {"measures": states[0].name}} if len(states) == 1 else tables["outputs"]
@@ -255,6 +258,8 @@ def _input(name: str, value: Any) -> Input:
 def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise EquationError(f"{where} must be a number, got {value!r}")
+    if isinstance(value, int) and not is_finite(value):
+        raise EquationError(f"{where} must fit into 64 bits, got {str(value)[:40]}…")
     return float(value)
 
 
@@ -262,35 +267,6 @@ def _text(value: dict, key: str, where: str) -> str | None:
     if not isinstance(value.get(key), str | None):
         raise EquationError(f"{where}.{key} must be text, got {value[key]!r}")
     return value.get(key)
-
-
-def _definitions(table: dict[str, Any], names: set[str], texts: dict[str, str]) -> dict[str, Expression]:
-    """Return the definitions, each with the others put into it; raise an EquationError where they go in a circle."""
-    parsed = {name: parse(text, f"definitions.{name}") for name, text in table.items()}
-    done: dict[str, Expression] = {}
-    for name, e in parsed.items():
-        check_names(e, table[name], f"definitions.{name}", names | set(table))
-        texts[f"definitions.{name}"] = str(table[name])
-
-    def finish(name: str, path: tuple[str, ...]) -> Expression:
-        if name in path:
-            circle = " → ".join((*path[path.index(name) :], name))
-            raise EquationError(f"definitions.{name}: the definitions go in a circle, {circle}")
-        if name not in done:
-            inner = {n: finish(n, (*path, name)) for n in parsed[name].names() & set(parsed)}
-            done[name] = substituted(parsed[name], inner)
-        return done[name]
-
-    for name in parsed:
-        finish(name, ())
-    return done
-
-
-def substituted(e: Expression, definitions: Mapping[str, Expression]) -> Expression:
-    """Return the expression with definitions in the place of their names."""
-    if e.kind == "name":
-        return definitions.get(e.head, e)
-    return e._replace(arguments=tuple(substituted(a, definitions) for a in e.arguments))
 
 
 class _Reader:
@@ -301,6 +277,7 @@ class _Reader:
     ):
         self.parameters, self.states, self.inputs = parameters, states, inputs
         self.definitions, self.texts = definitions, texts
+        self.sizes = {name: measure(d, {}) for name, d in definitions.items()}
         self.used: set[str] = set()
 
     def read(self, text: Any, where: str, constant: bool = False, drift: bool = False) -> Expression:
@@ -313,6 +290,7 @@ class _Reader:
             known |= self.states | {"t"}
         check_names(e, text, where, known)
         self.texts[where] = str(text)
+        checked(e, self.sizes, where)
         e = substituted(e, self.definitions)
         if constant and e.names() & (self.states | {"t"}):
             moving = sorted(e.names() & (self.states | {"t"}))
