@@ -44,5 +44,6 @@ print(f"correlation of the two: {ours.corr(theirs):.2f}")
 common.verdict(fit.posterior)
 
 figure = fit.posterior.plot()
-figure.axes[0].set(xlabel="weeks from January 2008", ylabel="log of the variance of a day")
+figure.axes[0].set(xlabel="", ylabel="log of the variance")
+figure.axes[-1].set(xlabel="weeks from January 2008", ylabel="change in a day, per cent")
 common.keep(figure, out, "exchange")

@@ -70,5 +70,5 @@ across, up = (fit.posteriors[k].sample(jax.random.key(i), 20)[:, :, 0] for i, k 
 for i in range(20):
     axes.plot(across[i], up[i], color="grey", alpha=0.3, linewidth=0.7, zorder=0)
 axes.set(xlabel="x", ylabel="y", aspect="equal", title="Twenty paths from the posterior")
-axes.legend()
+axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 common.keep(figure, out, "gps")
