@@ -45,6 +45,7 @@ from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
 from girsanov.model.ready import matern, start_emission
 from girsanov.model.simulate import simulate
+from girsanov.result.filtered import Filtered, filter
 from girsanov.result.fit import Fit
 from girsanov.result.infer import infer
 from girsanov.result.loading import load
@@ -88,6 +89,7 @@ __all__ = [
     "Cubature",
     "DoubleWell",
     "Duffing",
+    "Filtered",
     "Fit",
     "FitzHughNagumo",
     "GaussHermite",
@@ -120,6 +122,7 @@ __all__ = [
     "bound",
     "compare",
     "diffusions",
+    "filter",
     "infer",
     "learn",
     "likelihoods",

@@ -208,3 +208,33 @@ def plot_fit(fit: Any) -> Any:
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def plot_filtered(filtered: Any, *, axes: Any = None) -> Any:
+    """Plot predictions one step ahead with bands of two standard deviations, the data, and the log scores below.
+
+    Args:
+        filtered: what `gv.filter` returned.
+        axes: matplotlib axes to draw in, one for each output and one for the scores; by default a new figure is made.
+
+    Returns:
+        The matplotlib figure.
+    """
+    series, D = filtered.series, filtered.model.data_dim
+    if axes is None:
+        size = (7.0, 2.6 + 1.5 * D)
+        _, axes = plt.subplots(D + 1, 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
+    axes, t = np.ravel(axes), series.axis(series.times)
+    for i, ax in enumerate(axes[:D]):
+        y, sd = filtered.predicted.mean[:, i], filtered.predicted.std[:, i]
+        _band(ax, t, y, (y - 2 * sd, y + 2 * sd), "prediction, ±2 sd")
+        _data(ax, series.axis, series, None, i)
+        ax.set_ylabel(_label(filtered.model.output_names, "y", i, D))
+    axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
+    axes[0].margins(y=0.2)
+    axes[D].plot(t, filtered.log_scores, ".-", color=_COLOUR, ms=4, lw=0.7)
+    axes[D].set_ylabel("log score")
+    axes[D].set_xlabel("time $t$" if series.origin is None else "date")
+    for ax in axes[: D + 1]:
+        ax.spines[["top", "right"]].set_visible(False)
+    return axes[0].figure
