@@ -148,6 +148,20 @@ def test_a_filter_in_positive_states_and_its_figure():
     plt.close(figure)
 
 
+@pytest.mark.slow
+def test_inputs_and_their_impulses_move_the_predictions():
+    """For a linear model the sum of the scores is the bound of the posterior, which is exact."""
+    doses = gv.Inputs([0.0, 0.7], [2.0, 1.0], kind="impulse")
+    drift = gv.Linear([[-1.0]], [0.2], [[1.0]])
+    model = gv.Model(drift, 0.1, gv.GaussianState(0.0, 0.1), gv.likelihoods.Gaussian(0.05))
+    times = 0.25 * np.arange(1, 9)
+    series = gv.simulate(model, times, key=jax.random.key(0), start=0.0, dt=0.01, inputs=doses).series
+    for method in (gv.CVIDP(), gv.CVIDP(time="continuous")):
+        found = gv.filter(model, series, 0.05, (0.0, 2.0), method=method)
+        post = gv.infer(model, series, 0.05, (0.0, 2.0), method=method)
+        assert abs(found.total - post.elbo) < TOLERANCES["evidence"]
+
+
 def test_what_cannot_be_filtered(as_a_user):
     model, series = linear([0.4, 0.2]), data()
     with pytest.raises(ValueError, match=r"filter takes method=gv.CVIDP"):

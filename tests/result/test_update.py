@@ -120,6 +120,8 @@ def test_what_is_no_later_observation(short, series, options, says, as_a_user):
     errors = {"errors": series[2]} if len(series) == 3 else {}
     with pytest.raises(ValueError, match=says):
         short.update(gv.TimeSeries(*series[:2], **errors), **options)
+    with pytest.raises(ValueError, match=r"update is for series without inputs"):
+        short.update(gv.TimeSeries([2.0], [1.0], inputs=gv.Inputs([0.0, 3.0], [1.0, 2.0])))
     with pytest.raises(ValueError, match=r"covariates \{'dose': 2.0\}, the old ones \{'dose': 1.0\}"):
         short.update(gv.TimeSeries([2.0], [1.0], covariates={"dose": 2.0}))
 

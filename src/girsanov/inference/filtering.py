@@ -40,13 +40,13 @@ def filter_forward(problem: Posed, time: Time) -> Forward:
     move = _moved_in_continuous_time if time == "continuous" else _moved
 
     def step(state, here):
-        row, t, gap, valid = here
+        row, t, end, gap, valid = here
         score, seen = _updated(model, row, *state)
-        after = move(model, problem.rule, *seen, t, gap)
+        after = move(model, problem.rule, *seen, t, end, gap)
         return jax.tree.map(lambda new, old: jnp.where(valid, new, old), after, seen), Forward(*state, score)
 
     nodes = jnp.arange(data.times.shape[0] - 1)
-    here = jax.tree.map(lambda a: a[:-1], rows), data.times[:-1], data.gaps, nodes + 1 < data.size
+    here = jax.tree.map(lambda a: a[:-1], rows), data.at_nodes[:-1], data.at_ends[1:], data.gaps, nodes + 1 < data.size
     last, before = jax.lax.scan(step, first, here)
     final = Forward(*last, _updated(model, jax.tree.map(lambda a: a[-1], rows), *last)[0])
     return jax.tree.map(lambda all_, one: jnp.concatenate([all_, one[None]]), before, final)
@@ -58,7 +58,7 @@ def _nodes(rule: Rule, m: Float[Array, " d"], S: Float[Array, "d d"]) -> tuple[A
     return m + xi @ L.T, xi, jnp.asarray(rule.weights), L
 
 
-def _moved(model: Model, rule: Rule, m, S, t, gap):
+def _moved(model: Model, rule: Rule, m, S, t, end, gap):
     """Return the moments after a step of Euler–Maruyama."""
     x, _, w, _ = _nodes(rule, m, S)
     y = x + gap * jax.vmap(model.drift, in_axes=(0, None))(x, t)
@@ -67,7 +67,7 @@ def _moved(model: Model, rule: Rule, m, S, t, gap):
     return mean, _symmetric((w * e.T) @ e) + gap * jnp.asarray(model.noise.Q)
 
 
-def _moved_in_continuous_time(model: Model, rule: Rule, m, S, t, gap):
+def _moved_in_continuous_time(model: Model, rule: Rule, m, S, t, end, gap):
     """Return the moments after a step of the linear SDE; the second end is linearised where a first attempt leads."""
     Q, here = jnp.asarray(model.noise.Q), _linearised(model, rule, m, S, t)
 
@@ -76,7 +76,7 @@ def _moved_in_continuous_time(model: Model, rule: Rule, m, S, t, gap):
         Phi, c, Sigma = (a[..., 0] for a in linear_transition(A, b, Q, gap[None]))
         return Phi @ m + c, _symmetric(Phi @ S @ Phi.T + Sigma)
 
-    return along(_linearised(model, rule, *along(here), t + gap))
+    return along(_linearised(model, rule, *along(here), end))
 
 
 def _linearised(model: Model, rule: Rule, m, S, t):

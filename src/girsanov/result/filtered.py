@@ -123,6 +123,6 @@ def filter(
             "drift, or an observation is too far from its prediction. Take a smaller dt, or use gv.infer"
         )
     w = Marginals(mean[node], cov[node])
-    state = of_state(ours, w)
+    state = of_state(ours, w, series.times)
     ahead = Marginals(*predicted(ours, series.times, w.mean, w.cov))
     return Filtered(ours, series, state.mean, state.cov, ahead, scores[node])

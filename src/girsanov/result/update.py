@@ -23,6 +23,8 @@ def update(post: Posterior, series: TimeSeries, dt: float | None, grid: Any, met
     method = check_method(CVIDP(time=post.time) if method is None else method, model)
     if not isinstance(method, CVIDP):
         raise ValueError(f"update takes method=gv.CVIDP(...), got {method!r}")
+    if before.inputs is not None or series.inputs is not None:
+        raise ValueError("update is for series without inputs: infer with all observations and inputs together")
     check_inputs(model, series)
     _check_follows(post, series)
     errors = None if series.errors is None else np.concatenate([before.errors, series.errors])
