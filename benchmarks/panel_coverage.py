@@ -147,7 +147,9 @@ def study_random(count: int, console: Console) -> None:
     error = found.std(ddof=1) / np.sqrt(count)
     for what, value in (("expectation of maximum likelihood", np.mean(expected)), ("truth", _VARIANCE)):
         away = (found.mean() - value) / error
-        console.print(f"variance of the law: {found.mean():.4f} ± {error:.4f}, {what} {value:.4f}: {away:+.2f} std. errors")
+        console.print(
+            f"variance of the law: {found.mean():.4f} ± {error:.4f}, {what} {value:.4f}: {away:+.2f} std. errors"
+        )
     shrunken = np.sqrt(np.mean([(r.own - m) ** 2 for r, m in zip(results, truths, strict=True)]))
     free = np.sqrt(np.mean([(s - m) ** 2 for s, m in zip(separate, truths, strict=True)]))
     better = sum(

@@ -206,7 +206,9 @@ def main(argv: list[str] | None = None) -> int:
     from benchmarks.run import find_data
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder with real/Theoph.csv (default: ../shared/data)")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder with real/Theoph.csv (default: ../shared/data)"
+    )
     parser.add_argument("--folds", type=int, default=12, help="number of subjects that are held out, one at a time")
     options = parser.parse_args(argv)
     data, console = find_data(options.data), Console(width=130)
