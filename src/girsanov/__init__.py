@@ -2,55 +2,57 @@
 
 from typing import TYPE_CHECKING, Any
 
-# This import makes the command react to Ctrl-C, so it comes first: the imports after it take seconds.
+# The first of these makes the command react to Ctrl-C, so they come first: the imports after them take seconds.
 from girsanov._core import interrupt  # noqa: F401
+from girsanov._core.collection import no_collection
 
-# isort: split
-# JAX takes up to three times as long to import from deep within other imports: Python 3.11 and later allocate and free
-# a piece of the stack at every call that crosses its end, and JAX reads the metadata of all installed packages.
-import jax  # noqa: F401
+with no_collection():
+    # JAX takes up to three times as long to import from deep within other imports: Python 3.11 and later allocate and
+    # free a piece of the stack at every call that crosses its end, and JAX reads the metadata of every package.
+    import jax  # noqa: F401
 
-# isort: split
-from girsanov import diffusions, likelihoods
-from girsanov.data.panel import Panel
-from girsanov.data.series import TimeSeries
-from girsanov.inference.cvi_dp import CVIDP
-from girsanov.inference.functional import Solution, bound, prepare, solve
-from girsanov.inference.status import Status
-from girsanov.inference.vdp import VDP
-from girsanov.model.drifts import (
-    MLP,
-    Benes,
-    ConstantVelocity,
-    DoubleWell,
-    Duffing,
-    FitzHughNagumo,
-    HarmonicOscillator,
-    IntegratedOU,
-    Langevin,
-    Linear,
-    Logistic,
-    Lorenz63,
-    Lorenz96,
-    LotkaVolterra,
-    Matern,
-    OrnsteinUhlenbeck,
-    Polynomial,
-    Sine,
-    SquareRoot,
-    Sum,
-    VanDerPol,
-)
-from girsanov.model.model import GaussianState, Model
-from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
-from girsanov.model.ready import matern, start_emission
-from girsanov.model.simulate import simulate
-from girsanov.result.fit import Fit
-from girsanov.result.infer import infer
-from girsanov.result.loading import load
-from girsanov.result.panel_fit import PanelFit
-from girsanov.result.panel_posterior import PanelPosterior
-from girsanov.result.posterior import Posterior
+    # isort: split
+    from girsanov import diffusions, likelihoods
+    from girsanov.data.inputs import Inputs
+    from girsanov.data.panel import Panel
+    from girsanov.data.series import TimeSeries
+    from girsanov.inference.cvi_dp import CVIDP
+    from girsanov.inference.functional import Solution, bound, prepare, solve
+    from girsanov.inference.status import Status
+    from girsanov.inference.vdp import VDP
+    from girsanov.model.drifts import (
+        MLP,
+        Benes,
+        ConstantVelocity,
+        DoubleWell,
+        Duffing,
+        FitzHughNagumo,
+        HarmonicOscillator,
+        IntegratedOU,
+        Langevin,
+        Linear,
+        Logistic,
+        Lorenz63,
+        Lorenz96,
+        LotkaVolterra,
+        Matern,
+        OrnsteinUhlenbeck,
+        Polynomial,
+        Sine,
+        SquareRoot,
+        Sum,
+        VanDerPol,
+    )
+    from girsanov.model.model import GaussianState, Model
+    from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
+    from girsanov.model.ready import matern, start_emission
+    from girsanov.model.simulate import simulate
+    from girsanov.result.fit import Fit
+    from girsanov.result.infer import infer
+    from girsanov.result.loading import load
+    from girsanov.result.panel_fit import PanelFit
+    from girsanov.result.panel_posterior import PanelPosterior
+    from girsanov.result.posterior import Posterior
 
 if TYPE_CHECKING:
     from girsanov import baselines
@@ -93,6 +95,7 @@ __all__ = [
     "GaussHermite",
     "GaussianState",
     "HarmonicOscillator",
+    "Inputs",
     "IntegratedOU",
     "Langevin",
     "Linear",

@@ -87,3 +87,10 @@ def test_an_interrupt_in_a_compilation_leaves_garbage_collection_on():
     with pytest.raises(KeyboardInterrupt):
         program(np.asarray(3.0))
     assert gc.isenabled()
+
+
+def test_no_garbage_is_collected_during_the_import_and_collection_goes_on_after_it():
+    look = "import gc, jax; before = gc.get_stats()[2]['collections']; import girsanov"
+    full, enabled = output(f"{look}; print(gc.get_stats()[2]['collections'] - before, gc.isenabled())").split()
+    assert (full, enabled) == ("0", "True")
+    assert output("import gc; gc.disable(); import girsanov; print(gc.isenabled())") == "False"

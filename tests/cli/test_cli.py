@@ -326,8 +326,8 @@ def test_files_of_equations_and_options_do_not_mix(tmp_path, capsys):
     for arguments, said in [
         ((model, data, "--drift", "double_well"), "--drift and the equations in"),
         ((model, data, "--noise", "0.1"), "--noise and the equations in"),
-        ((model,), "give the CSV file with the data after it"),
-        ((data, data), "the first is one of equations"),
+        ((model,), "give the file with the data after it"),
+        ((data, data), "the last has the data, and"),
         ((data,), "--drift is missing"),
         ((data, "--drift", "double_well"), "--noise is missing"),
     ]:

@@ -119,7 +119,7 @@ def test_dates_in_a_table(tmp_path):
         (lambda: gv.TimeSeries([1.0, 2.0], [1, 2], unit="D"), "times are numbers already"),
         (lambda: gv.TimeSeries([1.0, 2.0], [1, 2], origin=DAYS[0]), "origin= goes with unit="),
         (lambda: gv.TimeSeries(pd.to_timedelta([1, 2], "h"), [1, 2], unit="h", origin=DAYS[0]), "times are durations"),
-        (lambda: gv.TimeSeries(DAYS, [1, 2, 3], unit="month"), "unit must be one of .* got 'month'"),
+        (lambda: gv.TimeSeries(DAYS, [1, 2, 3], unit="fortnight"), "unit must be one of .* got 'fortnight'"),
         (lambda: gv.TimeSeries(["01/02/2024", "02/02/2024"], [1, 2], unit="D"), r"times\[0\] = '01/02/2024' is not a"),
         (lambda: gv.TimeSeries([DAYS[0], "NaT"], [1, 2], unit="D"), r"times\[1\] .*(nan|is not a date)"),
         (lambda: gv.TimeSeries([1.0, 2.0], [1, 2]).dates([1.0]), "given as numbers"),

@@ -172,7 +172,7 @@ def test_a_fit_is_gone_on_from_saved_and_loaded(tmp_path):
     assert len(again.history) >= len(fit.history)
 
 
-def test_ctrl_c_keeps_the_best_parameters(monkeypatch):
+def test_ctrl_c_keeps_the_best_parameters(monkeypatch, tmp_path):
     calls, real = [], module._value_and_grad
 
     def interrupted(*args):
@@ -184,8 +184,11 @@ def test_ctrl_c_keeps_the_best_parameters(monkeypatch):
     first = gv.learn(wells(0.5), WELLS, DT, SPAN, trainable="drift.scale", max_iterations=1, check=False, **QUIET)
     monkeypatch.setattr(module, "_value_and_grad", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        gv.learn(wells(0.5), WELLS, DT, SPAN, trainable="drift.scale", objective="exact", resume=first, **QUIET)
+        options = {"trainable": "drift.scale", "objective": "exact", "resume": first, **QUIET}
+        gv.learn(wells(0.5), WELLS, DT, SPAN, checkpoint=tmp_path / "fit.gv", **options)
     kept = stopped.value.kept
+    read = gv.load(tmp_path / "fit.gv")
+    assert (read.status, read.evidence.value) == (kept.status, kept.evidence.value)
     assert kept.status == "interrupted" and "resume=" in kept.message
     value = exact_smoother(kept.model, WELLS, DT, SPAN).log_evidence
     assert_close(kept.evidence.value, value, "evidence", size=1.0)

@@ -187,6 +187,34 @@ def test_ctrl_c_keeps_what_was_drawn(linear, monkeypatch):
     assert post.refine(key=jax.random.key(7), start=kept, progress=False).converged
 
 
+def test_the_time_left_is_that_of_the_draws_and_runs_that_are_missing():
+    """A third of the wanted draws after 50 sweeps of 2 s: 200 s more. Twice the wanted error: four times the runs."""
+    chains, filters = object.__new__(refining._Chains), object.__new__(refining._Filters)
+    chains.pace, chains.sweeps, chains.rhat, chains.ess = 2.0, 50, 1.01, 100.0
+    logs = np.tile([0.0, 0.4], 16)
+    filters.pace, filters.logs = 0.5, logs
+    error = filters.evidence()[1]
+    targets = refining.Targets(1.02, 300.0, error / 2)
+    assert chains.left(targets) == pytest.approx(200.0)
+    assert filters.left(targets) == pytest.approx(0.5 * 3 * 32)
+    text = refining._shown(chains, filters, targets, 400.0)
+    assert text.endswith("about 4 min, at most 7 min left")
+    assert chains.left(refining.Targets(1.005, 300.0, 1.0)) is None  # nothing tells when R̂ will be small enough
+    assert refining._shown(chains, filters, refining.Targets(1.005, 300.0, 1.0), 90.0).endswith("; at most 90 s left")
+    assert filters.left(refining.Targets(1.02, 300.0, 1.0)) == 0.0
+
+
+def test_ctrl_c_before_there_are_draws(linear, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(refining._Filters, "advance", interrupted)
+    monkeypatch.setattr(refining._Chains, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        linear[0].refine(key=jax.random.key(6), progress=False)
+    assert not hasattr(caught.value, "kept") and "nothing to keep" in caught.value.__notes__[0]
+
+
 def test_chains_that_disagree(linear, monkeypatch):
     monkeypatch.setattr(refining, "diagnostics", lambda draws: (3.0, 1.7))
     with pytest.warns(UserWarning, match="the chains are in different parts of the posterior"):

@@ -50,12 +50,15 @@ def stated_output(text: str) -> list[str]:
 
 SLOW = (
     "baselines.md",
+    "bound.md",
     "equations.md",
+    "extending.md",
     "inside_jax.md",
     "learning.md",
     "methods.md",
     "models.md",
     "panels.md",
+    "start.md",
     "trust.md",
 )  # pages whose examples run long
 RUN = [

@@ -172,19 +172,21 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_work(data, tmp_path,
     assert said.err.startswith(f"error: --out {data / 'folder'} cannot be written: Not a directory")
 
 
-def test_a_disk_that_fills_up_leaves_no_finished_run(data, tmp_path, capsys, monkeypatch, posterior):
-    """A run over an older one: without its result.json, the mixture of the two is not taken for a finished run."""
+def test_a_disk_that_fills_up_leaves_the_earlier_run_as_it_was(data, tmp_path, capsys, monkeypatch, posterior):
+    """A run over an older one, which nothing of the new one is mixed with."""
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "result.json").write_text("{}")
+    (tmp_path / "out" / "posterior.csv").write_text("old")
     monkeypatch.setattr(gv, "infer", lambda *_, **__: posterior)
     monkeypatch.setattr(gv.Posterior, "save", full)
     assert run("infer", data, *MODEL, "--dt", 0.5, "--out", tmp_path / "out") == 2
     assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
-    assert not (tmp_path / "out" / "result.json").exists()
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["posterior.csv", "result.json"]
+    assert (tmp_path / "out" / "posterior.csv").read_text() == "old"
 
 
 @pytest.mark.parametrize("command", ["infer", "compare"])

@@ -6,17 +6,16 @@ environment variable XLA_FLAGS, before JAX runs its first operation. Importing t
 already sets this limit.
 """
 
-import contextlib
 import functools
-import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from girsanov._core.collection import no_collection
 from girsanov._core.precision import own
 
 _SMALL_LOOP = "xla_cpu_small_while_loop_byte_threshold"
@@ -43,26 +42,10 @@ def compiled(fn: Callable) -> Callable:
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = own((args, kwargs))
-        with _no_collection():
+        with no_collection():
             return program(*args, **kwargs)
 
     return run
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python's garbage collector from running by itself within the `with` block.
-
-    JAX makes very many objects while it traces and lowers a program, which starts full collections. Each takes .05 s,
-    because JAX's own objects are so many, and finds next to nothing.
-    """
-    enabled = gc.isenabled()
-    try:
-        gc.disable()
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @functools.cache

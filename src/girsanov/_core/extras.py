@@ -6,10 +6,14 @@ from importlib.util import find_spec
 EXTRAS = {
     "typer": "cli",
     "rich": "cli",
+    "plotly": "report",
+    "latex2mathml": "report",
     "xarray": "xarray",
     "diffrax": "diffrax",
     "joblib": "parallel",
     "distributed": "parallel",
+    "openpyxl": "tables",
+    "pyarrow": "tables",
 }
 
 

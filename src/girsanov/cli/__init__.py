@@ -20,10 +20,11 @@ except MissingExtra as _missing:
     interrupt.leave(interrupt.BAD_INPUT)
 
 # isort: split
-from girsanov.cli import analysis, demo, simulation  # importing each of them registers its commands
+# Importing each of them registers its commands.
+from girsanov.cli import analysis, comparing, demo, pages, simulation, starting
 from girsanov.cli.app import app, main
 
 for _entry in entry_points(group="girsanov.commands"):
     _entry.load()(app)
 
-__all__ = ["analysis", "app", "demo", "main", "simulation"]
+__all__ = ["analysis", "app", "comparing", "demo", "main", "pages", "simulation", "starting"]

@@ -9,19 +9,28 @@ import typer
 
 from girsanov import report
 from girsanov.cli.app import app
-from girsanov.cli.options import Out, Seed, key, random_times
-from girsanov.cli.output import begin, check_out, outcome_of, print_table, save_figure, write_series
+from girsanov.cli.groups import with_groups
+from girsanov.cli.options import Out, SayOptions, Seed, key, random_times
+from girsanov.cli.output import outcome_of, run_folder, save_figure, say, table_of, write_series
 
 if TYPE_CHECKING:
     import girsanov as gv
 
 
-@app.command()
-def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
-    """Infer a double-well path from 32 noisy observations, score 8 held-out ones, and run an exactness check."""
-    import girsanov as gv
+@app.command(rich_help_panel="To begin")
+@with_groups
+def demo(say_how: SayOptions, out: Out = Path("out/demo"), seed: Seed = 3) -> None:
+    """Simulate a double-well path, infer it, score it, and run an exactness check."""
+    with run_folder(out, "demo") as folder:
+        good, rows = _run(folder, seed)
+    say(say_how, out, table_of("Double well, 32 observations, 8 held out", rows))
+    if not good:
+        raise typer.Exit(1)
 
-    check_out(out)
+
+def _run(out: Path, seed: int) -> tuple[bool, dict[str, str]]:
+    """Run the demo, write its results to a folder, and return whether the check passed, and what to show."""
+    import girsanov as gv
 
     span, dt, variance = (0.0, 20.0), 0.01, 0.01
     model = gv.Model(
@@ -47,7 +56,6 @@ def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
     exactness = _exactness(train, span, variance)
     nlpd, rmse = post.nlpd(test), post.rmse(test)
 
-    begin(out)
     data = write_series(out / "data.csv", train)
     write_series(out / "held_out.csv", test)
     save_figure(post, out / "demo.png", test=test, truth=(times, path))
@@ -64,21 +72,15 @@ def demo(out: Out = Path("out/demo"), seed: Seed = 3) -> None:
 
     difference = exactness["difference"]
     good = difference < 1e-8
-    print_table(
-        "Double well, 32 observations, 8 held out",
-        {
-            "ELBO": f"{post.elbo:.6f} nats, {post.status}",
-            "exactness check": f"{difference:.1e} nats from dense algebra, {'passed' if good else 'FAILED'}",
-            "iterations": f"{len(post.history) - 1} on {len(post.times)} nodes",
-            "compile": f"{compile_seconds:.2f} s",
-            "run": f"{run_seconds:.3f} s",
-            "held-out NLPD": f"{nlpd:.4f} nats a point",
-            "held-out RMSE": f"{rmse:.4f}",
-        },
-        out,
-    )
-    if not good:
-        raise typer.Exit(1)
+    return good, {
+        "ELBO": f"{post.elbo:.6f} nats, {post.status}",
+        "exactness check": f"{difference:.1e} nats from dense algebra, {'passed' if good else 'FAILED'}",
+        "iterations": f"{len(post.history) - 1} on {len(post.times)} nodes",
+        "compile": f"{compile_seconds:.2f} s",
+        "run": f"{run_seconds:.3f} s",
+        "held-out NLPD": f"{nlpd:.4f} nats a point",
+        "held-out RMSE": f"{rmse:.4f}",
+    }
 
 
 def _exactness(series: "gv.TimeSeries", span: tuple[float, float], variance: float) -> dict[str, float]:

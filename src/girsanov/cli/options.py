@@ -1,55 +1,73 @@
-"""Options that several commands have, and the model and the series that they define."""
+"""Options that several commands have, in groups."""
 
-import csv
-import inspect
-import json
-import re
-from collections.abc import Sequence
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-if TYPE_CHECKING:
-    import girsanov as gv
+_MODEL, _DATA, _RUN = "Model by options, instead of a file", "Columns of the data", "Run"
 
-_NUMBERS = "a number, a list 1,2 or a matrix 1,2;3,4"
-File = Annotated[
-    Path,
-    typer.Argument(help="CSV file with a header; or a TOML file of equations, before it.", exists=True, dir_okay=False),
+
+def _model(help: str, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel=_MODEL, show_default=False, **more)
+
+
+def _data(help: str, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel=_DATA, show_default=False, **more)
+
+
+def run_option(help: str, *names: str, **more: Any) -> Any:
+    """Return an option in the group of those of a run; a flag has its name given, so that there is no --no-name."""
+    return typer.Option(*names, help=help, rich_help_panel=_RUN, **{"show_default": False, **more})
+
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="[MODEL] DATA", help="Model (.toml, .gv, run folder), then data."),
 ]
-Data = Annotated[
-    Path | None, typer.Argument(help="CSV file, if the first is a file of equations.", exists=True, dir_okay=False)
-]
-Drift = Annotated[
-    str | None,
-    typer.Option(help="Name of the drift f in snake case, such as double_well; or a file of equations is given."),
-]
-Param = Annotated[list[str] | None, typer.Option(help="Parameter of the drift, name=value; may be repeated.")]
-Diffusion = Annotated[str, typer.Option(help=f"Spectral density Q of the diffusion: {_NUMBERS}.")]
-Noise = Annotated[str | None, typer.Option(help=f"Variance of the Gaussian observation noise: {_NUMBERS}.")]
-InitialMean = Annotated[str, typer.Option(help="Mean of the state at the start of the span: a number or a list.")]
-InitialCov = Annotated[str, typer.Option(help=f"Covariance of the state at the start of the span: {_NUMBERS}.")]
-Emission = Annotated[
-    str | None, typer.Option(help="Matrix H, if H x is observed instead of x; rows are separated by ;, as in 1,0;0,1.")
-]
-Step = Annotated[float, typer.Option(help="Step of the time grid; the observation times are added to it.")]
-TimeColumn = Annotated[str, typer.Option(help="Name of the column with the times.")]
-ValueColumns = Annotated[
-    list[str] | None,
-    typer.Option(help="Name of a column with values; may be repeated. By default all columns but the time."),
-]
-Unit = Annotated[
-    str | None,
-    typer.Option(help="Unit of time if the times are dates (ISO 8601): us, ms, s, min, h, D or W."),
-]
-Span = Annotated[
-    tuple[float, float] | None,
-    typer.Option(help="Time of the initial state and end of the horizon. By default the first and last observation."),
-]
-Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
-Out = Annotated[Path, typer.Option(help="Folder for the results; it is made if it does not exist.", file_okay=False)]
+
+
+@dataclasses.dataclass
+class ModelOptions:
+    """The model, where no file states it."""
+
+    drift: Annotated[str | None, _model("Drift: double_well, …, or my.py:f", metavar="NAME")] = None
+    param: Annotated[list[str] | None, _model("Parameter of the drift; repeatable", metavar="NAME=VALUE")] = None
+    diffusion: Annotated[str, _model("Spectral density Q: 1, 1,2 or 1,0;0,1", metavar="NUMBERS")] = "1"
+    noise: Annotated[str | None, _model("Variance of Gaussian noise of the data", metavar="NUMBERS")] = None
+    likelihood: Annotated[str | None, _model("Instead: poisson, student_t:scale=1,df=4, …", metavar="NAME")] = None
+    initial_mean: Annotated[str, _model("Mean of the first state", metavar="NUMBERS")] = "0"
+    initial_cov: Annotated[str, _model("Covariance of the first state", metavar="NUMBERS")] = "1"
+    emission: Annotated[str | None, _model("Matrix H of what is observed, 1,0;0,1", metavar="MATRIX")] = None
+
+
+@dataclasses.dataclass
+class DataOptions:
+    """Where the data are in their file."""
+
+    time: Annotated[str | None, _data("Column of the times; t, time, date, … if not given", metavar="NAME")] = None
+    values: Annotated[list[str] | None, _data("Column of values; repeatable", metavar="NAME")] = None
+    errors: Annotated[list[str] | None, _data("Column of their standard deviations", metavar="NAME")] = None
+    id: Annotated[str | None, _data("Column of names, for many series in one file", metavar="NAME")] = None
+    unit: Annotated[str | None, _data("Of dates: s, min, h, D, W, month, year, …", metavar="UNIT")] = None
+    decimal: Annotated[str | None, _data("Decimal sign", metavar=". or ,", hidden=True)] = None
+    date_order: Annotated[str | None, _data("Order in dates", metavar="DMY or MDY", hidden=True)] = None
+
+
+Step = Annotated[float | None, run_option("Step of the grid; else found and checked", metavar="NUMBER")]
+Span = Annotated[tuple[str, str] | None, run_option("Times or dates; else first and last row", metavar="BEGIN END")]
+Seed = Annotated[int, run_option("Seed of all random numbers", metavar="NUMBER")]
+Out = Annotated[Path, run_option("Folder for the results; out/COMMAND", metavar="FOLDER")]
+
+
+@dataclasses.dataclass
+class SayOptions:
+    """What is printed."""
+
+    quiet: Annotated[bool, run_option("Print errors and warnings only", "--quiet")] = False
+    json: Annotated[bool, run_option("Print result.json instead of tables", "--json")] = False
 
 
 def key(seed: int) -> Any:
@@ -64,122 +82,18 @@ def random_times(rng: np.random.Generator, span: tuple[float, float], n: int) ->
     return np.sort(rng.uniform(*span, n))
 
 
-def drift_kinds() -> dict[str, type]:
-    """Return the library's drifts by their names in snake case, without networks, whose weights no option can give."""
-    from girsanov.model.drifts import DRIFTS, Sum
-
-    kinds = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in DRIFTS if kind is not Sum}
-    return {name: kind for name, kind in kinds.items() if "key" not in inspect.signature(kind).parameters}
-
-
-def _numbers(option: str, text: str) -> Any:
+def numbers(option: str, text: str) -> Any:
     """Parse the text of an option: 4 is a number, 1,2 is a list and 1,2;3,4 is a matrix."""
     try:
         rows = [[float(v) for v in row.split(",")] for row in text.split(";")]
         return np.array(rows) if ";" in text else np.array(rows[0]) if "," in text else rows[0][0]
     except ValueError:
-        raise ValueError(f"{option} {text!r} is not {_NUMBERS}") from None
+        raise ValueError(f"{option} {text!r} is not a number, a list 1,2 or a matrix 1,2;3,4") from None
 
 
-def _drift(name: str, params: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """Return the drift of this name, and its parameters as a dictionary."""
-    kinds = drift_kinds()
-    if name not in kinds:
-        raise ValueError(f"unknown drift {name!r}; choose one of {', '.join(kinds)}")
-    known = inspect.signature(kinds[name]).parameters
-    values: dict[str, Any] = {}
-    for text in params:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--param {text!r} is not of the form name=value")
-        if key not in known:
-            raise ValueError(f"drift {name} has no parameter {key!r}; its parameters are {', '.join(known)}")
-        values[key] = _numbers(f"--param {key}", value)
-    missing = [k for k, p in known.items() if p.default is p.empty and k not in values]
-    if missing:
-        raise ValueError(f"drift {name} needs a value for {missing[0]!r}: give --param {missing[0]}=…")
-    return kinds[name](**values), values
-
-
-def files_of(first: Path, second: Path | None) -> tuple[Path | None, Path]:
-    """Return the file of equations, or None, and the file of data."""
-    equations = first.suffix.lower() == ".toml"
-    if second is None and equations:
-        raise ValueError(f"{first} is a file of equations: give the CSV file with the data after it")
-    if second is not None and not equations:
-        raise ValueError(f"of two files the first is one of equations, whose name ends in .toml, got {first}")
-    return (None, first) if second is None else (first, second)
-
-
-def series_of(
-    file: Path, time: str, values: list[str] | None, unit: str | None, outputs: Sequence[str] = ()
-) -> tuple["gv.TimeSeries", dict[str, Any]]:
-    """Return the series in a file, and the options as result.json stores them.
-
-    The values are by default the columns with the names of the `outputs` of a model, and all of them must be there:
-    another column is never taken for an output.
-    """
-    import girsanov as gv
-
-    if not values and outputs:
-        header, values = _header(file), list(outputs)
-        missing = [name for name in outputs if name not in header]
-        if missing:
-            raise ValueError(
-                f"{file} has no column {missing[0]!r}, which the equations call an output; it has {', '.join(header)}. "
-                f"Name the columns of {', '.join(outputs)} in this order: --values NAME for each"
-            )
-    series = gv.TimeSeries.from_csv(file, time=time, values=values or None, unit=unit)
-    return series, {"time": time, "values": values, "unit": unit}
-
-
-def _header(file: Path) -> list[str]:
-    with file.open(newline="", encoding="utf-8-sig") as lines:
-        return [name.strip() for name in next(csv.reader(lines), [])]
-
-
-def model_in(
-    file: Path | None,
-    drift: str | None,
-    param: list[str] | None,
-    diffusion: str,
-    noise: str | None,
-    mean: str,
-    cov: str,
-    emission: str | None,
-) -> tuple["gv.Model", dict[str, Any]]:
-    """Return the model of a file of equations or else of the options, and what result.json stores of it."""
-    import girsanov as gv
-
-    if file is None:
-        if drift is None or noise is None:
-            missing = "--drift" if drift is None else "--noise"
-            raise ValueError(f"{missing} is missing: state the model by options, or give a file of equations first")
-        return model_of(drift, param, diffusion, noise, mean, cov, emission)
-    given = {"--drift": drift, "--param": param, "--noise": noise, "--emission": emission}
-    given |= {"--diffusion": diffusion != "1", "--initial-mean": mean != "0", "--initial-cov": cov != "1"}
-    for option, value in given.items():
-        if value:
-            raise ValueError(f"{option} and the equations in {file} both state the model: leave {option} out")
-    model = gv.Model.from_equations(file)
-    return model, {"equations": json.loads(model.equations.source)}
-
-
-def model_of(
-    drift: str, param: list[str] | None, diffusion: str, noise: str, mean: str, cov: str, emission: str | None
-) -> tuple["gv.Model", dict[str, Any]]:
-    """Return the model that the options define, and the options as result.json stores them."""
-    import girsanov as gv
-
-    f, params = _drift(drift, param or [])
-    texts = {"diffusion": diffusion, "noise": noise, "initial-mean": mean, "initial-cov": cov}
-    value = {k.replace("-", "_"): _numbers(f"--{k}", v) for k, v in texts.items()}
-    H = None if emission is None else np.atleast_2d(_numbers("--emission", emission))
-    model = gv.Model(
-        drift=f,
-        diffusion=value["diffusion"],
-        initial=gv.GaussianState(mean=value["initial_mean"], cov=value["initial_cov"]),
-        likelihood=gv.likelihoods.Gaussian(variance=value["noise"]),
-        emission=H,
-    )
-    return model, {"drift": drift, "params": params, **value, "emission": H}
+def pair(option: str, text: str) -> tuple[str, str]:
+    """Return the name and the value of an option of the form name=value."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise ValueError(f"{option} {text!r} is not of the form name=value")
+    return name.strip(), value.strip()

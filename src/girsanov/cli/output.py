@@ -1,8 +1,8 @@
 """Output that several commands write: tables, figures and the outcome of a run."""
 
+import json
 import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,32 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from girsanov import report
-from girsanov._core import interrupt
 from girsanov._core.interrupt import NOT_CONVERGED
 from girsanov.cli.app import say_line
+from girsanov.cli.options import SayOptions
+from girsanov.cli.run_folder import check_out, run_folder
 
 if TYPE_CHECKING:
     import girsanov as gv
 
+__all__ = ["check_out", "console", "run_folder"]  # the rest is below
+
 console = Console(highlight=False)
-
-
-def check_out(out: Path) -> None:
-    """Raise a ValueError unless the folder can be made and written to; called before the work begins."""
-    there = out
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    try:
-        os.rmdir(tempfile.mkdtemp(prefix=".girsanov-", dir=there))
-    except OSError as error:
-        raise ValueError(f"--out {out} cannot be written: {error.strerror}; choose another folder") from None
-
-
-def begin(out: Path) -> None:
-    """Make the folder and remove an earlier `result.json`, which a command writes last to mark a finished run."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "result.json").unlink(missing_ok=True)
-    interrupt.note(f"{out} is not complete: without result.json it is not a finished run")
 
 
 def not_converged(messages: dict[str, str]) -> None:
@@ -47,8 +32,19 @@ def not_converged(messages: dict[str, str]) -> None:
         raise typer.Exit(NOT_CONVERGED)
 
 
-def outcome_of(post: "gv.Posterior") -> dict[str, Any]:
-    """Return the facts of a posterior's run, as result.json stores them."""
+def outcome_of(post: Any) -> dict[str, Any]:
+    """Return the facts of a posterior's run, or of all runs of a panel, as result.json stores them."""
+    if hasattr(post, "elbos"):
+        stuck = [name for name, status in post.statuses.items() if status != "converged"]
+        return {
+            "elbo": post.elbo,
+            "status": "converged" if not stuck else post.statuses[stuck[0]],
+            "message": "" if not stuck else f"series {stuck[0]!r}: {post.messages[stuck[0]]}",
+            "converged": post.converged,
+            "seconds": post.seconds,
+            "series": {k: {"elbo": post.elbos[k], "status": v} for k, v in post.statuses.items()},
+            "observations": sum(map(len, post.panel.values())),
+        }
     return {
         "elbo": post.elbo,
         "status": post.status,
@@ -74,6 +70,31 @@ def write_over_time(path: Path, post: "gv.Posterior", times: Any, columns: dict[
     return report.write_labelled(path, dates, {"time": times, **columns})
 
 
+def write_posterior(post: Any, folder: Path) -> None:
+    """Write means and standard deviations at the nodes, of a posterior or of all series of a panel, and a figure."""
+    import numpy as np
+
+    members = list(post.items()) if hasattr(post, "elbos") else [("", post)]
+    parts: list[dict[str, Any]] = []
+    for _, one in members:
+        columns: dict[str, Any] = {"time": one.times}
+        for stem, a in (("mean", one.mean), ("sd", one.std)):
+            columns |= dict(zip(report.names(stem, one.model.dim), a.T, strict=True))
+        parts.append(columns)
+    labels: dict[str, list[str]] = {}
+    if members[0][0] or hasattr(post, "elbos"):
+        labels["series"] = [name for name, one in members for _ in one.times]
+    if members[0][1].series.origin is not None:
+        labels["date"] = [str(date) for _, one in members for date in one.series.dates(one.times)]
+    joined = {k: np.concatenate([np.asarray(part[k]) for part in parts]) for k in parts[0]}
+    report.write_labelled(folder / "posterior.csv", labels, joined)
+    if hasattr(post, "elbos"):
+        os.environ.setdefault("MPLBACKEND", "Agg")  # draw without a window
+        post.plot().savefig(folder / "figure.png", dpi=150)
+    else:
+        save_figure(post, folder / "figure.png")
+
+
 def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: Any = None, fan: Any = None) -> None:
     """Save a figure of the posterior, with held-out data (`test`), the true path (`truth`) and a forecast (`fan`).
 
@@ -94,10 +115,26 @@ def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: An
     figure.savefig(path, dpi=150)
 
 
-def print_table(title: str, rows: dict[str, str], out: Path) -> None:
-    """Print a table of two columns, and the folder of the results."""
+def table_of(title: str, rows: Mapping[str, str]) -> Table:
+    """Return a table of two columns."""
     table = Table(title=title, title_justify="left", show_header=False, title_style="bold")
     for name, value in rows.items():
         table.add_row(name, value)
-    console.print(table)
-    console.print(f"written to {out}", markup=False, soft_wrap=True)
+    return table
+
+
+def say(options: SayOptions, out: Path | None, *what: Any) -> None:
+    """Print texts and tables, and the folder of the results; or its result.json; or nothing."""
+    if options.quiet:
+        return
+    if options.json and out is not None:
+        content = json.loads((out / "result.json").read_text(encoding="utf-8"))
+        print(json.dumps(content | {"folder": str(out)}, indent=2, ensure_ascii=False))
+        return
+    for part in what:
+        if isinstance(part, str):
+            console.print(part, markup=False, soft_wrap=True)
+        elif part is not None:
+            console.print(part)
+    if out is not None:
+        console.print(f"written to {out}", markup=False, soft_wrap=True)

@@ -7,7 +7,9 @@ import numpy as np
 
 from girsanov._core.checks import as_floats
 
-UNITS = ("us", "ms", "s", "min", "h", "D", "W")
+UNITS = ("us", "ms", "s", "min", "h", "D", "W", "month", "year")
+_DAYS = {"month": 31, "year": 366}  # at most
+_CALENDAR = {"month": "M", "year": "Y"}  # units of different lengths, by the letter of NumPy
 # Dates are stored as 64-bit whole numbers of nanoseconds since 1970. Beyond this number they would wrap around.
 _REACH = 9.2e18
 _YEARS = "1679 and 2261"
@@ -30,7 +32,8 @@ def check_unit(unit: Any) -> None:
 def as_numbers(name: str, values: Any, unit: Any, origin: Any = None) -> tuple[np.ndarray, np.datetime64 | None]:
     """Return the number of units from the origin to each date, and the origin in UTC.
 
-    The origin is the first date by default. Durations are divided by the unit, and their origin is None. Dates without
+    The origin is the first date by default. Months and years are those of the calendar: the first days of
+    months are whole numbers of months apart. Durations are divided by the unit, and their origin is None. Dates without
     a time zone are read as UTC, and text as ISO 8601 (2024-03-01, 2024-03-01T12:30). NaT becomes NaN.
     """
     import pandas as pd
@@ -44,14 +47,49 @@ def as_numbers(name: str, values: Any, unit: Any, origin: Any = None) -> tuple[n
         raise ValueError(f"{name} are empty: give at least one date")
     if a.dtype.kind in "biufc":
         raise ValueError(f"unit= and origin= are for dates; {name} are numbers already, so leave them out")
-    one = pd.Timedelta(1, unit)
     if a.dtype.kind == "m" or (a.dtype.kind == "O" and isinstance(a[0], datetime.timedelta)):
         if origin is not None:
             raise ValueError(f"origin= is for dates; {name} are durations")
-        return np.asarray(pd.to_timedelta(a) / one, np.float64), None
+        if unit in _CALENDAR:
+            raise ValueError(f"unit={unit!r} is for dates: a {unit} has no fixed length; count {name} in 'D', days")
+        return np.asarray(pd.to_timedelta(a) / pd.Timedelta(1, unit), np.float64), None
     stamps = _stamps(name, a)
     first = stamps[0] if origin is None else _stamps("origin", np.atleast_1d(np.asarray(origin)))[0]
-    return np.asarray((stamps - first) / one, np.float64), np.datetime64(first.tz_localize(None), "ns")
+    start = np.datetime64(first.tz_localize(None), "ns")
+    if unit in _CALENDAR:
+        return _calendar(np.asarray(stamps.tz_localize(None), "datetime64[ns]"), unit, start), start
+    return np.asarray((stamps - first) / pd.Timedelta(1, unit), np.float64), start
+
+
+def _calendar(stamps: np.ndarray, unit: str, origin: np.datetime64) -> np.ndarray:
+    """Return calendar months or years since the origin: whole ones, and the share that has passed of the last."""
+    whole, share = _split(stamps, unit)
+    first, start = _split(np.atleast_1d(origin), unit)
+    passed = (whole - first).astype(np.float64) + (share - start)
+    passed[np.isnat(stamps)] = np.nan
+    return passed
+
+
+def _split(stamps: np.ndarray, unit: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the month or year of each date since 1970, and the share of it that has passed."""
+    letter = _CALENDAR[unit]
+    units = stamps.astype(f"datetime64[{letter}]")
+    begin, end = (u.astype("datetime64[ns]").astype(np.int64) for u in (units, units + np.timedelta64(1, letter)))
+    return units.astype(np.int64), (stamps.astype(np.int64) - begin) / (end - begin)
+
+
+def _calendar_dates(times: np.ndarray, unit: str, origin: np.datetime64) -> np.ndarray:
+    """Return the dates so many calendar months or years after the origin: the inverse of `_calendar`."""
+    letter = _CALENDAR[unit]
+    first, start = _split(np.atleast_1d(origin).astype("datetime64[ns]"), unit)
+    passed = times + start
+    whole = np.floor(passed)
+    units = (first + whole.astype(np.int64)).astype(f"datetime64[{letter}]")
+    begin, end = (u.astype("datetime64[ns]").astype(np.int64) for u in (units, units + np.timedelta64(1, letter)))
+    dates = (begin + np.round((passed - whole) * (end - begin)).astype(np.int64)).astype("datetime64[ns]")
+    # Rounding moves a date by less than a thousandth of a second: one so near to a whole second is that second.
+    near = (dates + np.timedelta64(500, "ms")).astype("datetime64[s]").astype("datetime64[ns]")
+    return np.where(np.abs(dates - near) < np.timedelta64(1, "ms"), near, dates)
 
 
 def as_dates(times: Any, unit: Any, origin: np.datetime64) -> np.ndarray:
@@ -59,11 +97,13 @@ def as_dates(times: Any, unit: Any, origin: np.datetime64) -> np.ndarray:
     import pandas as pd
 
     t = np.atleast_1d(as_floats("times", times))
-    one: Any = pd.Timedelta(1, unit)
+    one: Any = pd.Timedelta(_DAYS.get(unit, 1), "D" if unit in _DAYS else unit)
     nanoseconds = np.float64(origin.astype("datetime64[ns]").astype(np.int64)) + t * (one / pd.Timedelta(1, "ns"))
     if not (np.abs(nanoseconds) < _REACH).all():
         i = int(np.argmin(np.abs(nanoseconds) < _REACH))
         raise ValueError(f"times[{i}] = {t[i]:g} {unit} after {origin} is not a date between the years {_YEARS}")
+    if unit in _CALENDAR:
+        return _calendar_dates(t, unit, origin)
     return np.asarray(pd.Timestamp(origin) + pd.to_timedelta(t, unit=unit), "datetime64[ns]")
 
 

@@ -11,14 +11,15 @@ from girsanov.inference.loop import Run
 from girsanov.inference.status import Status
 from girsanov.learning import exact, particles
 from girsanov.learning.curvature import laplace
+from girsanov.learning.keeper import Keeper, interrupted
 from girsanov.learning.learner import Learner
-from girsanov.learning.newton import Point, Summit
 from girsanov.learning.parameters import Spec, constrained_entries, entries, to_vector
 from girsanov.learning.verdict import Verdict
 from girsanov.result.evidence import Evidence
 from girsanov.result.fit import Fit
 from girsanov.result.infer import explain_bad_start, warm_start
 
+_STOPPED = "learning was stopped before the maximum of the evidence was reached; go on with resume=this fit"
 Finish = Callable[[Learner, Verdict, TimeSeries, bool, Fit | None], Fit]
 
 
@@ -31,6 +32,7 @@ def beyond(
     limits: dict[str, Any],
     standard_errors: bool,
     finish: Finish,
+    keeper: Keeper,
 ) -> Fit:
     """Climb on the evidence from a fit, and return the fit where that ends, with its `evidence`.
 
@@ -43,25 +45,30 @@ def beyond(
         limits: `tolerance`, `max_iterations` and `check` of `learn`.
         standard_errors: whether to give standard errors.
         finish: makes the fit from a verdict.
+        keeper: what tells of the best parameters if the climb is stopped.
     """
-    run = _first(learner, series, fit)
     before = fit if fit.evidence is not None else None
     theta = to_vector(learner.spec, learner.problem.stated)
     first = _values(learner.spec, theta) if fit.evidence is None else fit.evidence.variational
-    by_sums = objective == "exact"
-    climber = (
-        exact.exact_learner(learner, series, run) if by_sums else particles.particle_climb(learner, series, run, key)
-    )
+    by_sums, climber = objective == "exact", None
+
+    def kept() -> Fit:
+        if climber is None or climber.best is None:
+            return fit
+        theta, run, value = climber.best
+        stopped = finish(learner.alone(learner.rows), interrupted(theta, run, value, _STOPPED), series, False, before)
+        return dataclasses.replace(stopped, evidence=Evidence(objective, value, float("nan"), first, {}, {}))
+
     try:
+        run = _first(learner, series, fit)
+        if by_sums:
+            climber = exact.exact_learner(learner, series, run)
+        else:
+            climber = particles.particle_climb(learner, series, run, key)
+        climber.better = lambda: keeper.write(kept)
         verdict, value, error, noise = (exact if by_sums else particles).climb(climber, **limits)  # pyright: ignore
     except KeyboardInterrupt as interrupt:
-        kept = fit
-        if climber.best is not None:
-            kept = finish(learner, _interrupted(*climber.best), series, False, before)
-            found = Evidence(objective, climber.best[2], float("nan"), first, {}, {})
-            kept = dataclasses.replace(kept, evidence=found)
-        interrupt.kept = kept  # pyright: ignore[reportAttributeAccessIssue]
-        interrupt.add_note(f"learn was interrupted; the exception's attribute `kept` is {kept!r}")
+        keeper.tell(interrupt, kept())
         raise
     point, precision, _ = verdict.summit
     known = bool(np.isfinite(precision).all())
@@ -80,13 +87,6 @@ def _first(learner: Learner, series: TimeSeries, fit: Fit) -> Run:
         explain_bad_start(learner.problem)
     learner.e_steps, learner.passes = 1, run.passes
     return run
-
-
-def _interrupted(theta: np.ndarray, run: Run, value: float) -> Verdict:
-    nothing = np.full(len(theta), np.nan)
-    message = "stopped by Ctrl-C before the maximum of the evidence was reached; go on with resume=this fit"
-    summit = Summit(Point(theta, run, value, nothing), np.full((len(theta), len(theta)), np.nan), "interrupted")
-    return Verdict("interrupted", message, summit)
 
 
 def _values(spec: Spec, theta: np.ndarray) -> dict[str, float]:

@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import os
 import threading
+import time
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +17,13 @@ import numpy as np
 
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
+from girsanov._core.progress import Countdown
+from girsanov.learning.partial_draws import PartialDraws
 from girsanov.learning.reference import evaluate_near
 from girsanov.learning.target import Reference, Target, evaluate
 
 _CHUNK = 25  # largest number of transitions in a call of compiled code; between two calls a chain can be interrupted
+_LONGEST = 0.5  # seconds that such a call should take
 _SPREAD = 1.5  # starts of the chains are this much more spread than the normal approximation of the posterior
 _HALVINGS = 12  # times that a start where the density is zero is moved half way to the mode
 _WAIT = 0.2  # seconds between two looks at the chains
@@ -87,19 +91,25 @@ def _advance(target, reference, run, start, state, count, warmup: int, accept: f
         jax.random.key(0), warmup, ParamInfo(*start), (), {}
     )  # prepares the kernel; `state` replaces the result
 
-    def record(state):
-        return (
-            state.z, -state.potential_energy, state.energy, state.accept_prob, state.num_steps,
-            state.adapt_state.step_size, state.diverging,
-        )  # fmt: skip
-
     def transition(i, carry):
         state, records = carry
         state = kernel.sample(state, (), {})
-        return state, jax.tree.map(lambda all_, one: all_.at[i].set(one), records, record(state))
+        return state, jax.tree.map(lambda all_, one: all_.at[i].set(one), records, _record(state))
 
-    blank = jax.tree.map(lambda a: jnp.zeros((_CHUNK, *jnp.shape(a)), jnp.result_type(a)), record(state))
-    return jax.lax.fori_loop(0, count, transition, (state, blank))
+    return jax.lax.fori_loop(0, count, transition, (state, _blank(state)))
+
+
+def _record(state: Any) -> tuple:
+    """Return what is kept of a draw, in the order of the fields of `Draws`."""
+    return (
+        state.z, -state.potential_energy, state.energy, state.accept_prob, state.num_steps,
+        state.adapt_state.step_size, state.diverging,
+    )  # fmt: skip
+
+
+def _blank(state: Any) -> tuple:
+    """Return an array of zeros for the records of as many draws as a call may make."""
+    return jax.tree.map(lambda a: jnp.zeros((_CHUNK, *jnp.shape(a)), jnp.result_type(a)), _record(state))
 
 
 def first_point(target: Target, reference: Reference, rng: np.random.Generator):
@@ -114,35 +124,43 @@ def first_point(target: Target, reference: Reference, rng: np.random.Generator):
 
 
 def run_chains(
-    target: Target, reference: Reference, key: Any, *, chains: int, warmup: int, draws: int, accept: float, say: Any
+    target: Target, kept: PartialDraws, key: Any, *, chains: int, warmup: int, draws: int, accept: float, say: Any
 ) -> Draws:
-    """Run all chains, in as many threads as there are processors.
+    """Run all chains, in as many threads as there are processors, and go on with those that were begun before.
 
-    Ctrl-C ends them within a few transitions.
+    Ctrl-C ends them within a few transitions. Until then `kept` has all draws.
     """
-    run = np.asarray(next(_RUNS))
-    stop, done = threading.Event(), collections.Counter()
-    keys = jax.random.split(key, chains)
+    run, total, before = np.asarray(next(_RUNS)), warmup + draws, kept.failed
+    stop, keys = threading.Event(), jax.random.split(key, chains)
+    reference: Any = kept.reference
 
     @float64
     def chain(c: int):
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(keys[c])).tolist())
-        start = first_point(target, reference, rng)
-        state = _begin(target, reference, run, start, keys[c], warmup, accept)
-        kept = []
-        while done[c] < warmup + draws and not stop.is_set():
-            n = min(_CHUNK, warmup + draws - done[c])
-            state, records = _advance(target, reference, run, start, state, np.asarray(n), warmup, accept)
-            kept.append([np.asarray(a)[:n] for a in records])
-            done[c] += n
-        return [np.concatenate(a)[warmup:] for a in zip(*kept, strict=True)]
+        if c not in kept.chains:
+            rng = np.random.default_rng(np.asarray(jax.random.key_data(keys[c])).tolist())
+            start = first_point(target, reference, rng)
+            state = _begin(target, reference, run, start, keys[c], warmup, accept)
+            kept.chains[c] = start, state, [np.asarray(a)[:0] for a in _blank(state)]
+        n = 1
+        while len(kept.chains[c][2][0]) < total and not stop.is_set():
+            start, state, records = kept.chains[c]
+            begun, n = time.perf_counter(), min(n, total - len(records[0]))
+            state, more = _advance(target, reference, run, start, state, np.asarray(n), warmup, accept)
+            more = [np.asarray(a)[:n] for a in more]
+            kept.chains[c] = start, state, [np.concatenate(pair) for pair in zip(records, more, strict=True)]
+            kept.failed = before + _FAILED[int(run)]
+            pace = (time.perf_counter() - begun) / n
+            n = int(np.clip(_LONGEST / pace, 1, min(_CHUNK, 4 * n)))
+        return [a[warmup:] for a in kept.chains[c][2]]
+
+    count = Countdown(chains * total, "draws")
 
     def shown() -> None:
         if say is not None:
-            say(f"parameters: {sum(done.values())} of {chains * (warmup + draws)} draws")
+            say(f"parameters: {count(kept.draws)}")
 
     parts = in_threads(chain, range(chains), stop, shown)
-    return Draws(*(np.stack(a) for a in zip(*parts, strict=True)), failed=_FAILED.pop(int(run), 0))
+    return Draws(*(np.stack(a) for a in zip(*parts, strict=True)), failed=before + _FAILED.pop(int(run), 0))
 
 
 def _numbers():

@@ -1,16 +1,19 @@
 """Checks of the settings of `gv.learn`, made before anything is run."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from girsanov._core.precision import to_numpy
 from girsanov.inference.cvi_dp import CVIDP
 from girsanov.inference.method import Method
 from girsanov.learning.optimise import check_optimiser
 from girsanov.learning.parameters import Parameter, Spec, constrain, free_part
 from girsanov.model.model import Model, check_inputs
-from girsanov.model.named import leaves_by_path
+from girsanov.model.named import leaves_by_path, replaced
 from girsanov.model.simulate import check_draws
 from girsanov.result.fit import Fit
 
@@ -114,14 +117,18 @@ def _check_support(p: Parameter, prior: Any) -> None:
             )
 
 
-def check_resume(spec: Spec, resume: Fit | None, model: Model) -> None:
-    """Raise a ValueError unless the fit in `resume=` learnt these parameters of this model.
+def check_resume(spec: Spec, resume: Fit | None, model: Model) -> Model:
+    """Return the model with the parameters that the fit in `resume=` learnt, or without such a fit as it is.
 
-    The parameters that are not learnt must have the same values in the model given and in the fit.
+    A file has only the name of a drift of the user's own, so that the values are those of the fit's history.
+
+    Raises:
+        ValueError: unless the fit learnt these parameters of this model. The parameters that are not learnt must have
+            the same values in the model given and in the fit.
     """
     paths = tuple(p.path for p in spec)
     if resume is None:
-        return
+        return model
     if resume.trainable != paths:
         raise ValueError(
             f"resume= learnt {', '.join(resume.trainable)}, but trainable stands for {', '.join(paths)}; to learn "
@@ -136,6 +143,19 @@ def check_resume(spec: Spec, resume: Fit | None, model: Model) -> None:
                 f"resume= continues from the parameters of the fit, but {path} is {_shown(new)} in the model given "
                 f"and {_shown(old)} in the fit: give the model that was fitted, or start again without resume="
             )
+    return to_numpy(replaced(resume.model, resume.parameters))
+
+
+def check_checkpoint(path: str | Path | None) -> Path | None:
+    """Return the path of a checkpoint; raise a ValueError where no file can be written."""
+    if path is None:
+        return None
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"checkpoint must be a file in a folder that exists, got {str(path)!r}")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"checkpoint cannot be written: there is no permission to write in {str(path.parent)!r}")
+    return path
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ are those of the bound.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -73,7 +73,7 @@ def _prior_grad(theta, spec: Spec, priors: dict):
 @compiled
 def _widths(model: Any, data: SeriesOnGrid):
     """Return log variances: of the noise in a unit of time, of the first state, and of the sharpest observation."""
-    model = model.latent
+    model = model.driven_by(data.inputs).latent
     initial = model.initial_state()
     at = jnp.broadcast_to(initial.mean, (data.node.shape[0], 1))
     _, precision = model.observation.starting_sites(data.rows, at)
@@ -93,6 +93,7 @@ class ExactLearner:
         home: those of the best parameters.
         most: the largest number of points of a node.
         best: the parameters, E-step and log evidence of the best entry in the history.
+        better: called where there are better ones.
     """
 
     learner: Learner
@@ -104,6 +105,7 @@ class ExactLearner:
     most: int = 20_000
     best: tuple[np.ndarray, Run, float] | None = None
     inexact: float = 0.0
+    better: Callable[[], None] | None = None
 
     @property
     def method(self) -> Limits:
@@ -179,7 +181,8 @@ class ExactLearner:
 
     def _within(self, model: Any, ends: np.ndarray, finer: float = 1.0) -> np.ndarray:
         """Return equally spaced points between these ends of every node, at least as many as the model needs."""
-        need = finer * resolution(model.latent, self.series, self.data.grid, ends, self.most)
+        model = model.driven_by(self.data.inputs).latent
+        need = finer * resolution(model, self.series, self.data.grid, ends, self.most)
         n = next(n for n in _NUMBERS if n >= need)
         return ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * np.linspace(0.0, 1.0, n)
 
@@ -192,6 +195,11 @@ class ExactLearner:
             self.best = np.array(theta), self.run, value
             if self.points is not None:
                 self.home, self.most = self.points, max(_MORE * self.points.x.shape[1], _FEWEST)
+            if self.better is not None:
+                self.better()
+
+    def show(self, text: str) -> None:
+        self.learner.show(text)
 
     def error(self, theta: np.ndarray, value: float) -> float:
         """Return the change of the log evidence on other points, half as many again over wider ranges."""

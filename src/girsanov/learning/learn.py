@@ -7,6 +7,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import equinox as eqx
@@ -27,6 +28,7 @@ from girsanov.inference.status import Status
 from girsanov.learning.beyond import beyond
 from girsanov.learning.checks import (
     check_beyond,
+    check_checkpoint,
     check_learnable,
     check_objective,
     check_priors,
@@ -37,6 +39,7 @@ from girsanov.learning.climb import climb
 from girsanov.learning.curvature import laplace, minus_hessian
 from girsanov.learning.data_start import from_data
 from girsanov.learning.identifiability import directions
+from girsanov.learning.keeper import Keeper
 from girsanov.learning.learn_panel import learn_panel
 from girsanov.learning.learner import Learner
 from girsanov.learning.newton import MOST, STEPS, Point, Summit, newton
@@ -93,6 +96,7 @@ def learn(
     key: Any = None,
     reinitialise: Callable[[Any, Any], Any] | None = None,
     resume: Fit | None = None,
+    checkpoint: str | Path | None = None,
     progress: bool = True,
     **unknown: Any,
 ) -> Fit | PanelFit:
@@ -144,26 +148,31 @@ def learn(
             method of that name.
         resume: an earlier fit of the same parameters to continue from. With "exact" and "particles" it takes the place
             of the fit by the bound.
+        checkpoint: a file in which the best fit so far is kept while learning goes on, with the status "interrupted",
+            and in which the fit is at the end. It is replaced in one step every few seconds, so that it is complete
+            even if the process is killed. Continue with resume=gv.load(checkpoint). Before the first inference has
+            ended, nothing is written, and a file that is there stays.
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
         The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
         `evidence` has the log evidence and the bias of the bound's parameters.
         For a panel it is a `PanelFit`, and the options objective, start, optimiser, learning_rate, m_steps,
-        parameter_tolerance, check, step_error, restarts, key, reinitialise and resume are for a single series.
+        parameter_tolerance, check, step_error, restarts, key, reinitialise, resume and checkpoint are for a single
+        series.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
             the model, if a starting value lies outside its constraint, or if the bound or its gradient is not finite at
             the start.
-        KeyboardInterrupt: on Ctrl-C. With the objectives "exact" and "particles" its attribute `kept` is the fit with
-            the best parameters found until then, once there is one.
+        KeyboardInterrupt: on Ctrl-C. For a single series its attribute `kept` is the fit with the best parameters found
+            until then, with the status "interrupted", once the first inference has ended. Continue with resume=.
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)
     if isinstance(series, Panel):
         given = (objective, start, optimiser, learning_rate, m_steps, parameter_tolerance, check, step_error, restarts)
-        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume), strict=True)))
+        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume, checkpoint), strict=True)))
         return learn_panel(
             model,
             series,
@@ -199,8 +208,7 @@ def learn(
         raise ValueError("resume= goes on from the parameters of the fit: leave out start='data'")
     spec = make_spec(model, trainable, constraints)
     priors = check_priors(spec, stated_priors(spec, model) if priors is None else priors)
-    check_resume(spec, resume, model)
-    model = model if resume is None else resume.model
+    model = check_resume(spec, resume, model)
     check_learnable(spec, method)
     discrete = isinstance(method, CVIDP) and method.time == "discrete"
     if step_error and not discrete:
@@ -212,11 +220,14 @@ def learn(
     ascent = climb(objective, limits, {"optimiser": optimiser, "steps": m_steps, "learning_rate": learning_rate})
     by_profile = climb("profile", limits, {})
     models = restart_models(model, restarts, key, reinitialise)
+    keep = check_checkpoint(checkpoint)
+    keeper = Keeper(lambda learner, verdict: _finish(learner, verdict, series, False, resume), keep)
     with reporter(progress) as say:
 
         @float64
         def fit(candidate: Model) -> Fit:
-            learner = Learner(spec, problem.of(candidate), method, priors, time.perf_counter(), say)
+            begun = time.perf_counter()
+            learner = Learner(spec, problem.of(candidate), method, priors, begun, say, keeper=keeper)
             if start == "data":
                 learner.start_from(from_data(learner))
             result = _first_e_step(learner, series, resume)
@@ -233,12 +244,18 @@ def learn(
             ended = _finish(learner, verdict, series, standard_errors, resume)
             return _to_be_asked(ended, learner, verdict, tolerance, with_step)
 
-        fits = together(fit, models) if further is None or resume is None else [resume]
+        try:
+            before = None if further is None or resume is None else [dataclasses.replace(resume, model=model)]
+            fits = before or together(fit, models, keeper.stop)
+        except KeyboardInterrupt as interrupt:
+            keeper.tell(interrupt, keeper.fit())
+            raise
         fits.sort(key=lambda f: -f.history.objective[-1])
         if further is not None:
             learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say)
             limits = {"tolerance": tolerance, "max_iterations": max_iterations, "check": finish}
-            fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish)
+            fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish, keeper)
+        keeper.write(lambda: fits[0], now=True)
     warn_unresolved(fits[0].posterior, stacklevel=4)
     if fits[0].status not in ("converged", "max_iterations", "flat"):
         warnings.warn(f"learn has not converged ({fits[0].status}): {fits[0].message}", stacklevel=3)
@@ -250,7 +267,7 @@ def learn(
 
 def _to_be_asked(fit: Fit, learner: Learner, verdict: Verdict, tolerance: float, with_step: bool) -> Fit:
     """Return the fit with what its profiles work on, and with its dependence on the time step."""
-    learner, stepped = dataclasses.replace(learner, say=None, rows=[]), None
+    learner, stepped = learner.alone([]), None
     if with_step and fit.standard_errors is not None and fit.status == "converged":
         stepped = compare_steps(learner, verdict.summit, tolerance)
     return dataclasses.replace(fit, step_error=stepped, session=Session(learner, verdict.summit, tolerance))
@@ -270,6 +287,7 @@ _SINGLE = {
     "key": None,
     "reinitialise": None,
     "resume": None,
+    "checkpoint": None,
 }
 
 
@@ -290,7 +308,9 @@ def _first_e_step(learner: Learner, series: TimeSeries, resume: Fit | None) -> R
     if result.status is Status.BAD_START:
         explain_bad_start(problem)
     learner.e_steps, learner.passes = 1, result.passes + sum(r.passes for r in coarse)
-    learner.record(to_vector(learner.spec, problem.stated), result.elbo)
+    theta = to_vector(learner.spec, problem.stated)
+    learner.offer(theta, result)
+    learner.record(theta, result.elbo)
     return result
 
 
@@ -318,9 +338,9 @@ def _finish(learner: Learner, verdict: Verdict, series: TimeSeries, standard_err
     theta, result = point.theta, point.result
     model = to_numpy(insert(learner.spec, theta, learner.problem.stated))
     problem = eqx.tree_at(lambda p: p.stated, learner.problem, model)
-    if isinstance(learner.method, CVIDP):
+    if isinstance(learner.method, CVIDP) and status != "interrupted":
         result = checked_quadrature(problem, result)
-    result = checked_boundary(problem, result)
+    result = checked_boundary(problem, result) if status != "interrupted" else result
     if status == "converged" and result.status is not Status.CONVERGED:
         told = result.status in (Status.ILL_CONDITIONED, Status.QUADRATURE, Status.BOUNDARY)
         status = result.status.name.lower() if told else "stalled"

@@ -36,6 +36,7 @@ class Learner:
         rows: one entry of the history for the start and one for each iteration.
         e_steps: number of E-steps so far.
         passes: number of evaluations of the bound so far.
+        keeper: what keeps the best parameters in case learning is stopped, or None.
     """
 
     spec: Spec
@@ -47,6 +48,11 @@ class Learner:
     rows: list[tuple] = dataclasses.field(default_factory=list)
     e_steps: int = 0
     passes: int = 0
+    keeper: Any = None
+
+    def alone(self, rows: list[tuple]) -> "Learner":
+        """Return the same learner with a history of its own, which shows and keeps nothing."""
+        return dataclasses.replace(self, say=None, keeper=None, rows=list(rows))
 
     @property
     def inexact(self) -> float:
@@ -66,7 +72,13 @@ class Learner:
         result = self.method.continue_from(self.at(theta), start, **limits)
         self.e_steps += 1
         self.passes += result.passes
+        self.offer(theta, result)
         return result
+
+    def offer(self, theta: np.ndarray, result: Run) -> None:
+        """Show the keeper an E-step."""
+        if self.keeper is not None:
+            self.keeper.offer(self, theta, result)
 
     def start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:
         """Return the start of the E-step that follows `result`."""
@@ -82,9 +94,13 @@ class Learner:
         objective = (elbo if evidence is None else evidence) + self.prior(theta)
         seconds = time.perf_counter() - self.begun
         self.rows.append((values, elbo, objective, self.e_steps, self.passes, seconds))
+        reached = f"evidence bound {elbo:.6g}" if evidence is None else f"log evidence {evidence:.6g}"
+        self.show(f"iteration {len(self.rows) - 1}, {reached}")
+
+    def show(self, text: str) -> None:
+        """Show a text about the progress."""
         if self.say is not None:
-            reached = f"evidence bound {elbo:.6g}" if evidence is None else f"log evidence {evidence:.6g}"
-            self.say(f"learning, iteration {len(self.rows) - 1}, {reached}")
+            self.say(f"learning, {text}")
 
     def history(self, before: FitHistory | None = None) -> FitHistory:
         """Return the history, appended to that of the fit that was resumed, if any."""

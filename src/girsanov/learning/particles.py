@@ -6,6 +6,7 @@ its parameters and the step by its score together; the mean over all draws made 
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -70,7 +71,8 @@ def _prior_derivatives(theta, spec, priors):
 class ParticleClimb:
     """The state of a climb: the last E-step, the last paths of the chains, and all blocks.
 
-    `best` has the parameters of the last block, their E-step and an estimate of the log evidence there.
+    `best` has the parameters of the last block, their E-step and an estimate of the log evidence there; `better` is
+    called where it changes.
     """
 
     learner: Learner
@@ -83,6 +85,7 @@ class ParticleClimb:
     blocks: list[Block] = dataclasses.field(default_factory=list)
     best: tuple[np.ndarray, Run, float] | None = None
     calls: int = 0
+    better: Callable[[], None] | None = None
 
     def new_key(self) -> Any:
         self.calls += 1
@@ -102,6 +105,8 @@ class ParticleClimb:
         value = log_mean(np.asarray(filtered)).value
         self.learner.record(theta, self.run.elbo, value)
         self.best = np.array(theta), self.run, value
+        if self.better is not None:
+            self.better()
         guide = proposals(path, post.moments, post.transitions, _PARTICLES)
         first = self.paths is None
         old = np.broadcast_to(post.moments.m.T, (_CHAINS, *post.moments.m.T.shape)) if first else self.paths

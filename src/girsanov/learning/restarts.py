@@ -42,10 +42,16 @@ def _same_kind(drift: Any, redrawn: Any) -> Any:
     return new
 
 
-def together(fit: Callable[[Model], Fit], models: list[Model]) -> list[Fit]:
-    """Fit all models, several at a time in threads."""
+def together(fit: Callable[[Model], Fit], models: list[Model], stop: Callable[[], None]) -> list[Fit]:
+    """Fit all models, several at a time in threads; `stop` is called where one fails, or on Ctrl-C."""
     workers = threads(len(models))
     if workers == 1:
         return [fit(model) for model in models]
-    with ThreadPoolExecutor(workers) as pool:
+    pool = ThreadPoolExecutor(workers)
+    try:
         return list(pool.map(fit, models))
+    except BaseException:
+        stop()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -13,7 +13,7 @@ from girsanov._core.checks import check_whole, is_finite
 from girsanov._core.compile import compiled
 from girsanov._core.extras import check_extra
 from girsanov._core.precision import float64
-from girsanov._core.progress import reporter
+from girsanov._core.progress import Countdown, reporter
 from girsanov._core.versions import versions
 from girsanov.baselines.particle_smoother import resampling_nodes
 from girsanov.data.on_grid import on_grid
@@ -27,6 +27,7 @@ from girsanov.learning.correction import correct as corrected
 from girsanov.learning.correction import log_evidence, noise_of, predictions, resampled
 from girsanov.learning.datatree import data_hash, make_tree, statistics_group
 from girsanov.learning.parameters import Spec, constrained_entries, entries, make_spec, to_vector
+from girsanov.learning.partial_draws import PartialDraws, call_of, check_resume, tell
 from girsanov.learning.reference import evaluate_near, make_reference
 from girsanov.learning.target import Reference, Target
 from girsanov.model.model import Model
@@ -57,6 +58,7 @@ def sample_parameters(
     correct: bool = True,
     particles: int = 100,
     target_accept: float = 0.8,
+    resume: Any = None,
     progress: bool = True,
     **unknown: Any,
 ) -> Any:
@@ -89,6 +91,8 @@ def sample_parameters(
         particles: number of particles of the filter that estimates the evidence; default 100.
         target_accept: acceptance probability that the step size is adapted to; default 0.8. A larger one makes shorter
             steps, against divergences.
+        resume: the attribute `kept` of the KeyboardInterrupt that ended an earlier call with the same arguments, to go
+            on from there. The result is that of a call that was not stopped.
         progress: whether to show the progress of runs that take longer than two seconds; default True.
 
     Returns:
@@ -117,6 +121,7 @@ def sample_parameters(
     Raises:
         ValueError: if an argument is not valid, if a parameter has no prior or one that does not cover its range, or if
             inference fails at the parameters of the model.
+        KeyboardInterrupt: on Ctrl-C. Its attribute `kept` has the draws until then, for `resume=`, once there are some.
     """
     reject_unknown("sample_parameters", unknown, sample_parameters)
     check_extra("xarray", "gv.sample_parameters")
@@ -131,13 +136,21 @@ def sample_parameters(
     settings = {"draws": draws, "warmup": warmup, "chains": chains, "particles": particles, "correct": int(correct)}
     target = _target(model, series, dt, span, grid, method, priors, trainable, constraints)
     chain_key, rest_key = jax.random.split(key)
+    call = call_of(target, target.priors, data_hash(series), key, settings | {"target_accept": target_accept})
+    kept = PartialDraws(call, chains * (warmup + draws))
+    if resume is not None:
+        check_resume(resume, call)
+        kept = resume.snapshot()
     with reporter(progress) as say:
-        reference = make_reference(target, to_vector(target.spec, model))
-        found = run_chains(
-            target, reference, chain_key, chains=chains, warmup=warmup, draws=draws, accept=target_accept, say=say
-        )
-        values = _values(target, reference, found.u)
-        described = _describe(target, series, reference, found.u, rest_key, particles if correct else 0, say)
+        try:
+            kept.reference = kept.reference or make_reference(target, to_vector(target.spec, model))
+            limits = {"chains": chains, "warmup": warmup, "draws": draws, "accept": target_accept}
+            found = run_chains(target, kept, chain_key, **limits, say=say)
+            values = _values(target, kept.reference, found.u)
+            described = _describe(target, series, kept, found.u, rest_key, particles if correct else 0, say)
+        except KeyboardInterrupt as interrupt:
+            tell(interrupt, kept.snapshot())
+            raise
     attrs = _attributes(series, settings, time.perf_counter() - begun) | _diagnosed(target.spec, values, found)
     if attrs["message"] != _WELL:
         warnings.warn(f"sample_parameters: {attrs['message']}", stacklevel=3)
@@ -195,13 +208,14 @@ def _values(target: Target, reference: Reference, u: np.ndarray) -> np.ndarray:
     return np.asarray(_entries(target, reference, u.reshape(-1, u.shape[-1]))).reshape(u.shape)
 
 
-def _describe(target, series, reference, u: np.ndarray, key, particles: int, say) -> dict[str, np.ndarray]:
+def _describe(target, series, kept: PartialDraws, u: np.ndarray, key, particles: int, say) -> dict[str, np.ndarray]:
     """Return bound, scores, replicates and estimates of the evidence of all draws; the latter with particles only.
 
     The evidence is estimated once more at some of the draws; elsewhere `again` is NaN.
     """
-    flat, grid = u.reshape(-1, u.shape[-1]), target.problem.data.grid
-    keys, done, stop = jax.random.split(key, (len(flat), 3)), [0], threading.Event()
+    flat, grid, reference = u.reshape(-1, u.shape[-1]), target.problem.data.grid, kept.reference
+    assert reference is not None
+    keys, rows, stop = jax.random.split(key, (len(flat), 3)), kept.rows, threading.Event()
     data, resample = on_grid(series, grid), resampling_nodes(grid, max(particles, 2))
     twice = set(np.linspace(0, len(flat) - 1, min(_AGAIN, len(flat))).astype(int).tolist())
 
@@ -212,20 +226,24 @@ def _describe(target, series, reference, u: np.ndarray, key, particles: int, say
         for k, wanted in ((1, particles), (2, particles and i in twice)):
             given = (target, data, theta, solution, keys[i, k], particles, resample)
             out.append(log_evidence(*given) if wanted else np.nan)
-        done[0] += 1
         return [np.asarray(a) for a in out]
 
     @float64
-    def many(part: np.ndarray) -> list:
-        return [one(i) for i in part.tolist() if not stop.is_set()]
+    def many(part: np.ndarray) -> None:
+        for i in part.tolist():
+            if stop.is_set():
+                return
+            rows[i] = rows[i] if i in rows else one(i)
+
+    count = Countdown(len(flat), "draws")
 
     def shown() -> None:
         if say is not None:
-            say(f"predictions{' and evidence' if particles else ''}: {done[0]} of {len(flat)} draws")
+            say(f"predictions{' and evidence' if particles else ''}: {count(len(rows))}")
 
-    parts = in_threads(many, np.array_split(np.arange(len(flat)), min(8, len(flat))), stop, shown)
+    in_threads(many, np.array_split(np.arange(len(flat)), min(8, len(flat))), stop, shown)
     names = ("bound", "scores", "replicates", "evidence", "again")
-    stacked = (np.stack(a) for a in zip(*[row for part in parts for row in part], strict=True))
+    stacked = (np.stack(a) for a in zip(*(rows[i] for i in range(len(flat))), strict=True))
     return {n: a.reshape(*u.shape[:2], *a.shape[1:]) for n, a in zip(names, stacked, strict=True)}
 
 

@@ -11,7 +11,9 @@ from girsanov._core.precision import float64
 from girsanov.data.grid import locate
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
+from girsanov.model.fields import drift_at
 from girsanov.model.model import Model
+from girsanov.model.predictive_law import predictive_quantiles
 
 
 class Marginals(NamedTuple):
@@ -86,6 +88,32 @@ class PathEstimate(abc.ABC):
         """
         state = self._latent_marginals(times)
         return Marginals(*predicted(self.model, self._numbers(times), state.mean, state.cov))
+
+    def predict_quantiles(self, times: Any, q: Any) -> np.ndarray:
+        """Return quantiles of an observation at each of the given times, including the observation noise.
+
+        They are those of the predictive law of y, which is skewed for counts and positive values, under a Gaussian law
+        of the latent state; of an estimate from draws, under the mixture of its draws. Known errors of the observations
+        are not part of them.
+
+        Args:
+            times: times or dates inside the horizon, (n,) or a scalar.
+            q: probabilities between 0 and 1, (k,) or a scalar.
+
+        Returns:
+            The quantiles, (k, n, D); for discrete values the least value whose probability reaches q.
+
+        Raises:
+            ValueError: if a time lies outside the horizon, or a probability is not between 0 and 1.
+        """
+        p = np.atleast_1d(as_floats("q", q))
+        if p.ndim != 1 or not ((p > 0.0) & (p < 1.0)).all():
+            raise ValueError(f"q must be probabilities between 0 and 1, a number or shape (k,), got {q!r}")
+        return predictive_quantiles(self.model, self._numbers(times), *self._latent_laws(times), p)
+
+    def _latent_laws(self, times: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return means (n, d) and covariances (n, d, d) of w; of drawn paths means (K, n, d), one law for each draw."""
+        return self._latent_marginals(times)
 
     def nlpd(self, test: TimeSeries) -> float:
         """Return the negative log predictive density of held-out observations, averaged over times.
@@ -172,11 +200,15 @@ class PathEstimate(abc.ABC):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def plot(self, **options: Any) -> Any:
-        """Plot mean, a band of two standard deviations and the data, with one panel for each coordinate.
+        """Plot the state and the data: a panel for each coordinate, and for each output that is on a scale of its own.
+
+        Where the state itself is observed, its panels show the data. Elsewhere every output has a panel below them with
+        the data, the predicted mean of an observation and a band of 95 % of its predictive law, as `predict_quantiles`
+        gives it. Known errors of the data are bars of two standard deviations; triangles are values at a limit.
 
         Args:
             **options: `test`, a TimeSeries of held-out observations; `truth`, a pair (times, path) of a known path;
-                `labels`, the labels of the vertical axes; `axes`, the matplotlib axes to draw on.
+                `labels`, the labels of the coordinates; `axes`, the matplotlib axes to draw on.
 
         Returns:
             The matplotlib figure.
@@ -184,6 +216,67 @@ class PathEstimate(abc.ABC):
         from girsanov.plotting import plot_estimate
 
         return plot_estimate(self, **options)
+
+    def plot_phase(self, x: Any = 0, y: Any = 1, *, time: Any = None, ax: Any = None) -> Any:
+        """Plot two coordinates against each other: the path, its uncertainty, and the drift field with its nullclines.
+
+        The ellipses are 95 % of the posterior at some nodes. Other coordinates of the state are held at the mean of the
+        path over time in the field, and a drift that depends on time is that of `time`.
+
+        Args:
+            x: number or name of the horizontal coordinate; default 0.
+            y: number or name of the vertical coordinate; default 1.
+            time: the time of the field, a number or date; default the middle of the horizon.
+            ax: matplotlib axes to draw on; by default a new figure is made.
+
+        Returns:
+            The matplotlib axes.
+
+        Raises:
+            ValueError: if the state has no such coordinates.
+        """
+        from girsanov.plotting import plot_phase
+
+        i, j = self._coordinate("x", x), self._coordinate("y", y)
+        if i == j:
+            raise ValueError(f"a phase plane needs two coordinates, got {x!r} twice; plot_drift() shows a single one")
+        return plot_phase(self, (i, j), lambda at: drift_at(self.model, at, self._moment(time)), ax=ax)
+
+    def plot_drift(self, coordinate: Any = 0, *, time: Any = None, ax: Any = None, band: Any = None) -> Any:
+        """Plot one component of the drift against its own coordinate, above where the path was.
+
+        The area at the bottom is the share of time that the posterior path spends at each value. Other coordinates are
+        held at the mean of the path over time, and a drift that depends on time is that of `time`.
+
+        Args:
+            coordinate: number or name of the coordinate; default 0.
+            time: the time of the drift, a number or date; default the middle of the horizon.
+            ax: matplotlib axes to draw on; by default a new figure is made.
+            band: a function that returns standard deviations of the drift, (k, d), at states (k, d); by default none.
+
+        Returns:
+            The matplotlib axes.
+
+        Raises:
+            ValueError: if the state has no such coordinate.
+        """
+        from girsanov.plotting import plot_drift
+
+        t, i = self._moment(time), self._coordinate("coordinate", coordinate)
+        return plot_drift(self, i, lambda at: drift_at(self.model, at, t), spread=band, ax=ax)
+
+    def _coordinate(self, argument: str, wanted: Any) -> int:
+        """Return the number of a coordinate of the state that is given by its number or its name."""
+        names, d = self.model.state_names or (), self.model.dim
+        if isinstance(wanted, str) and wanted in names:
+            return names.index(wanted)
+        if isinstance(wanted, int | np.integer) and 0 <= wanted < d:
+            return int(wanted)
+        known = f"{', '.join(names)} or " if names else ""
+        raise ValueError(f"{argument} must be {known}a number from 0 to {d - 1}, got {wanted!r}")
+
+    def _moment(self, time: Any) -> float:
+        return float(0.5 * (self.times[0] + self.times[-1]) if time is None else self._numbers(time)[0])
 
 
 @compiled

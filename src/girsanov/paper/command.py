@@ -1,4 +1,4 @@
-"""The commands `girsanov reproduce`, which repeats the paper's experiments, and `girsanov report`."""
+"""The command `girsanov reproduce`, which repeats the paper's experiments, and its part of `girsanov report`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +9,7 @@ from rich.table import Table
 
 from girsanov._core import interrupt
 from girsanov.cli.output import check_out, console
+from girsanov.cli.pages import WRITERS
 
 if TYPE_CHECKING:
     from girsanov.paper.reproduce import Reproduction
@@ -54,19 +55,18 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def report(out: Annotated[Path, typer.Argument(help="Folder of a reproduction.")] = Path("out/paper")) -> None:
+def rewrite(out: Path) -> Path:
     """Write the tables and the page of a reproduction again, from its results; no task is run."""
     from girsanov.paper.reproduce import rebuild
 
-    result = rebuild(out)
-    _show(result)
-    console.print(f"open {out / 'index.html'}", markup=False, soft_wrap=True)
+    _show(rebuild(out))
+    return out / "index.html"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the command line; this is the entry point of the package."""
+    """Add the command to the command line, and its folders to `girsanov report`; this is the package's entry point."""
     app.command()(reproduce)
-    app.command()(report)
+    WRITERS["plan.json"] = rewrite
 
 
 def _show(result: "Reproduction") -> None:

@@ -179,7 +179,7 @@ class Fit:
         return compare({f"fit {i}": fit for i, fit in enumerate(named)}, key=key, **options)
 
     def plot(self) -> Any:
-        """Plot the parameters and the evidence bound against the iterations.
+        """Plot the parameters with their intervals and the evidence bound against the iterations.
 
         Returns:
             The matplotlib figure.
@@ -187,6 +187,26 @@ class Fit:
         from girsanov.plotting import plot_fit
 
         return plot_fit(self)
+
+    def plot_drift(self, coordinate: Any = 0, *, time: Any = None, ax: Any = None) -> Any:
+        """Plot one component of the learnt drift against its own coordinate, above where the path was.
+
+        The band is two standard errors of the drift, which follow to first order from those of its parameters. It is
+        left out where the fit has none. See `Posterior.plot_drift` for the rest.
+
+        Args:
+            coordinate: number or name of the coordinate; default 0.
+            time: the time of the drift, a number or date; default the middle of the horizon.
+            ax: matplotlib axes to draw on; by default a new figure is made.
+
+        Returns:
+            The matplotlib axes.
+        """
+        from girsanov.result.drift_error import drift_error
+
+        error, t = drift_error(self), self.posterior._moment(time)
+        band = None if error is None else lambda x: error(x, t)
+        return self.posterior.plot_drift(coordinate, time=time, ax=ax, band=band)
 
     def save(self, path: str | Path) -> Path:
         """Write the fit to a file that `gv.load` reads back exactly; `gv.learn(..., resume=fit)` continues from it.

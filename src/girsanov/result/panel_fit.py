@@ -65,7 +65,7 @@ class PanelFit:
 
     @property
     def elbo(self) -> float:
-        """The evidence bound at the fitted parameters, in nats: the sum over the series.
+        """The evidence bound at the fitted parameters, in nats, summed over the series.
 
         With random effects it is the marginal bound, in which they are integrated out by Laplace's method; the bounds
         at their modes are those of `posteriors`.

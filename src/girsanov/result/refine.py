@@ -12,7 +12,7 @@ import numpy as np
 
 from girsanov._core.checks import check_positive, check_whole
 from girsanov._core.precision import float64
-from girsanov._core.progress import reporter
+from girsanov._core.progress import duration, reporter
 from girsanov._core.weights import log_mean
 from girsanov.baselines.particle_smoother import diagnostics
 from girsanov.model.path_model import PathModel
@@ -50,13 +50,13 @@ class _Chains:
     def __init__(self, post: Any, path: PathModel, key: Any, particles: int, chains: int, start: Refined | None):
         self.post, self.path, self.key, self.particles = post, path, key, particles
         self.prop = proposals(path, post.moments, post.transitions, particles)
-        self.seconds, self.sweeps, self.due = 0.0, 0, _FEWEST
+        self.seconds, self.sweeps, self.due, self.pace = 0.0, 0, _FEWEST, 0.0
         self.rhat, self.ess, self.begin = float("inf"), 0.0, 0
         shape = chains, len(post.times), post.model.dim
         self.kept = np.empty((0, *shape))
         self.last, self.stride = np.broadcast_to(post.moments.m.T, shape), 1
         if start is not None:
-            drawn = to_constant(post.model, start.samples).reshape(start.chains, -1, *shape[1:])
+            drawn = to_constant(post.model, start.samples, post.times).reshape(start.chains, -1, *shape[1:])
             self.kept, self.last, self.sweeps = np.moveaxis(drawn, 1, 0), drawn[:, -1], start.sweeps
             self.judge()
 
@@ -73,14 +73,15 @@ class _Chains:
             self.kept, self.stride = self.kept[::2], min(2 * self.stride, _CHUNK)
         if len(self.kept) >= self.due:
             self.judge()
-        self.seconds += time.perf_counter() - begun
+        self.pace = (time.perf_counter() - begun) / _CHUNK
+        self.seconds += _CHUNK * self.pace
 
     def judge(self) -> None:
         """Compute R̂ and the effective number of draws, with the burn-in that leaves the most effective draws."""
         found = []
         for share in _BURN_IN:
             begin = int(np.ceil(share * len(self.kept)))
-            draws = states(self.post.model, np.moveaxis(self.kept[begin:], 0, 1))
+            draws = states(self.post.model, np.moveaxis(self.kept[begin:], 0, 1), self.post.times)
             ess, rhat = diagnostics(draws)
             found.append((np.nan_to_num(ess), rhat, begin))
         self.ess, self.rhat, self.begin = max(found, key=lambda f: f[0])
@@ -89,13 +90,20 @@ class _Chains:
     def met(self, targets: Targets) -> bool:
         return bool(self.rhat <= targets.rhat and self.ess >= targets.ess)
 
+    def left(self, targets: Targets) -> float | None:
+        """Return the seconds until enough draws are effective, or None where nothing tells, as while R̂ is too large."""
+        if self.met(targets):
+            return 0.0
+        known = self.pace > 0.0 and self.rhat <= targets.rhat and self.ess > 0.0
+        return self.pace * self.sweeps * (targets.ess / self.ess - 1.0) if known else None
+
 
 class _Filters:
     """Runs of the filter that does not rely on q, each with an unbiased estimate of the evidence."""
 
     def __init__(self, post: Any, path: PathModel, key: Any, start: Refined | None):
         self.post, self.path, self.key = post, path, key
-        self.seconds = 0.0
+        self.seconds, self.pace = 0.0, 0.0
         self.particles = int(np.clip(_WORK // len(post.times), _LEAST_PARTICLES, _MOST_PARTICLES))
         self.logs = np.empty(0)
         if start is not None:
@@ -109,7 +117,8 @@ class _Filters:
         key = jax.random.fold_in(jax.random.fold_in(self.key, self.particles), len(self.logs))
         more = defensive_filter(self.path, self.post.moments, self.post.transitions, key, self.particles)
         self.logs = np.concatenate([self.logs, np.asarray(more.log_evidence)])
-        self.seconds += time.perf_counter() - begun
+        used = time.perf_counter() - begun
+        self.pace, self.seconds = used / np.size(more.log_evidence), self.seconds + used
 
     def _wide(self) -> bool:
         return bool(not np.isfinite(self.logs).all() or self.logs.std(ddof=1) >= _WIDE)
@@ -122,6 +131,15 @@ class _Filters:
 
     def met(self, targets: Targets) -> bool:
         return len(self.logs) >= _RUNS and not self._wide() and self.evidence()[1] <= targets.error
+
+    def left(self, targets: Targets) -> float | None:
+        """Return the seconds until the error is small enough, which falls with the root of the number of runs."""
+        if self.met(targets):
+            return 0.0
+        if self.pace == 0.0 or len(self.logs) < 2 or self._wide():
+            return None
+        wanted = max(_RUNS, len(self.logs) * (self.evidence()[1] / targets.error) ** 2)
+        return self.pace * (wanted - len(self.logs))
 
 
 @float64
@@ -151,12 +169,16 @@ def refine(
                     break
                 min(unmet, key=lambda part: part.seconds).advance()
                 if say is not None:
-                    say(_shown(drawn, filters))
+                    say(_shown(drawn, filters, targets, begun + seconds - time.perf_counter()))
         except KeyboardInterrupt as interrupt:
-            if len(drawn.kept) > _CHUNK:
+            if len(drawn.kept) <= _CHUNK:
+                interrupt.add_note("refine was interrupted before there were any draws: there is nothing to keep")
+            else:
                 kept = _result(post, drawn, filters, targets, used(), "interrupted")
                 interrupt.kept = kept  # pyright: ignore[reportAttributeAccessIssue]
-                interrupt.add_note(f"refine was interrupted; the exception's attribute `kept` is {kept!r}")
+                interrupt.add_note(
+                    f"refine was interrupted; the exception's attribute `kept` is {kept!r}, and start= goes on from it"
+                )
             raise
     return _result(post, drawn, filters, targets, used())
 
@@ -177,17 +199,21 @@ def check(post: Any, key: Any, targets: Targets, seconds: Any, particles: Any, c
         raise ValueError("start must be a result of this same posterior: use start.guide.refine(..., start=start)")
 
 
-def _shown(drawn: _Chains, filters: _Filters) -> str:
+def _shown(drawn: _Chains, filters: _Filters, targets: Targets, limit: float) -> str:
+    """Return the progress as a text; `limit` is the time that is left at most."""
     value, error = filters.evidence()
     judged = f"R̂ = {drawn.rhat:.3f}, {drawn.ess:.0f} effective draws" if drawn.ess > 0.0 else "not judged yet"
-    return f"refine, sweep {drawn.sweeps}: {judged}; log evidence {value:.3f} ± {error:.3f}"
+    rest = [part.left(targets) for part in (drawn, filters)]
+    about = "" if None in rest else f"about {duration(min(sum(r or 0.0 for r in rest), max(limit, 0.0)))}, "
+    left = f"{about}at most {duration(max(limit, 0.0))} left"
+    return f"refine, sweep {drawn.sweeps}: {judged}; log evidence {value:.3f} ± {error:.3f}; {left}"
 
 
 def _result(
     post: Any, drawn: _Chains, filters: _Filters, targets: Targets, seconds: float, status: str | None = None
 ) -> Refined:
     drawn.judge()
-    draws = states(post.model, np.moveaxis(drawn.kept[drawn.begin :], 0, 1))
+    draws = states(post.model, np.moveaxis(drawn.kept[drawn.begin :], 0, 1), post.times)
     value, error = filters.evidence()
     moved = (np.diff(drawn.kept[drawn.begin :], axis=0) != 0.0).any(-1).mean((0, 1))
     met = drawn.met(targets) and filters.met(targets)

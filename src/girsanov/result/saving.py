@@ -5,6 +5,8 @@ likelihood or emission is code, which the file does not contain; it must be give
 """
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from girsanov.model.drifts import DRIFTS, Sum
 from girsanov.model.likelihoods import LIKELIHOODS, Joint
 from girsanov.model.model import GaussianState
 
-FORMAT = 1
+FORMAT = 2  # 1 had no inputs
 FIT_COLUMNS = ("elbo", "objective", "e_steps", "passes", "seconds")
 REFINED_ARRAYS = ("samples", "acceptance", "filtered")
 REFINED = (
@@ -67,6 +69,16 @@ def write(path: str | Path, header: dict[str, Any], arrays: dict[str, Any]) -> P
     return path
 
 
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file in one step: even if the process is killed, a reader finds all of it, or what was there before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the header and the arrays of a posterior."""
     arrays: dict[str, Any] = {"times": post.times, "node": post.node}
@@ -81,8 +93,13 @@ def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         parts["target.right"] = post.target.right
     if post.rule is not None:
         arrays |= {"rule.nodes": np.asarray(post.rule.nodes), "rule.weights": np.asarray(post.rule.weights)}
+    if post.target.base.before is not None:
+        parts["target.base.before"] = post.target.base.before
     for name, part in parts.items():
-        arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items()}
+        arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items() if k != "before"}
+    inputs = post.series.inputs
+    for i, part in enumerate(() if inputs is None else inputs.parts):
+        arrays |= {f"series.inputs.{i}.{k}": np.asarray(getattr(part, k)) for k in ("times", "values", "until")}
     for k in ("elbo", "step", "decrement"):
         arrays[f"history.{k}"] = getattr(post.history, k)
     header = {
@@ -96,6 +113,7 @@ def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "quadrature_error": post.quadrature_error,
         "passes": post.history.passes,
         "coarse": post.history.coarse,
+        "inputs": None if inputs is None else {"kinds": [part.kind for part in inputs.parts], "names": inputs.names},
         "dates": {"unit": post.series.unit, "origin": None if post.series.origin is None else str(post.series.origin)},
         "covariates": post.series.covariates,
     }

@@ -33,6 +33,7 @@ class Likelihood(eqx.Module):
     shared: ClassVar[tuple[str, ...]] = ()  # parameters whose axis is not that of the entries of y
     heavy_tailed: ClassVar[bool] = False  # whether log p(y | z) is not concave in z, so that outliers hardly pull at z
     takes_errors: ClassVar[bool] = False  # whether `with_errors` adds known errors of the observations to the noise
+    about_z: ClassVar[bool] = False  # whether y is z plus noise, so that a picture can have both on one axis
 
     @abc.abstractmethod
     def expected(

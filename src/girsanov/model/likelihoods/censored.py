@@ -40,6 +40,7 @@ class Censored(Elementwise):
 
     constraints: ClassVar[dict[str, str]] = {"variance": "positive"}
     takes_errors: ClassVar[bool] = True
+    about_z: ClassVar[bool] = True
 
     variance: Float[Array, "..."] = eqx.field(converter=parameter)
     low: float = eqx.field(static=True, converter=_limit, default=-float("inf"))

@@ -32,6 +32,7 @@ class Gaussian(Likelihood):
 
     constraints: ClassVar[dict[str, str]] = {"variance": "positive"}
     takes_errors: ClassVar[bool] = True
+    about_z: ClassVar[bool] = True
 
     variance: Float[Array, "..."] | None = eqx.field(converter=_maybe_parameter, default=None)
 

@@ -25,6 +25,7 @@ class StudentT(Elementwise):
 
     constraints: ClassVar[dict[str, str]] = {"scale": "positive", "df": "positive"}
     heavy_tailed: ClassVar[bool] = True
+    about_z: ClassVar[bool] = True
 
     scale: Float[Array, "..."] = eqx.field(converter=parameter)
     df: Float[Array, ""] = eqx.field(converter=parameter, default=4.0)
