@@ -165,8 +165,8 @@ def learn(
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
             the model, if a starting value lies outside its constraint, or if the bound or its gradient is not finite at
             the start.
-        KeyboardInterrupt: on Ctrl-C. Its attribute `kept` is the fit with the best parameters found until then, with
-            the status "interrupted", once the first inference has ended. Continue with resume=.
+        KeyboardInterrupt: on Ctrl-C. For a single series its attribute `kept` is the fit with the best parameters found
+            until then, with the status "interrupted", once the first inference has ended. Continue with resume=.
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)

@@ -94,9 +94,13 @@ class Learner:
         objective = (elbo if evidence is None else evidence) + self.prior(theta)
         seconds = time.perf_counter() - self.begun
         self.rows.append((values, elbo, objective, self.e_steps, self.passes, seconds))
+        reached = f"evidence bound {elbo:.6g}" if evidence is None else f"log evidence {evidence:.6g}"
+        self.show(f"iteration {len(self.rows) - 1}, {reached}")
+
+    def show(self, text: str) -> None:
+        """Show a text about the progress."""
         if self.say is not None:
-            reached = f"evidence bound {elbo:.6g}" if evidence is None else f"log evidence {evidence:.6g}"
-            self.say(f"learning, iteration {len(self.rows) - 1}, {reached}")
+            self.say(f"learning, {text}")
 
     def history(self, before: FitHistory | None = None) -> FitHistory:
         """Return the history, appended to that of the fit that was resumed, if any."""

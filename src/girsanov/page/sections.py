@@ -192,8 +192,8 @@ def repeat(result: Mapping[str, Any], model_file: str | None) -> Html:
     return section("How to repeat it", *parts)
 
 
-_OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit", "decimal",
-            "date_order", "dt", "span", "method", "objective", "max_iterations", "tolerance")  # fmt: skip
+_OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit",
+            "decimal", "date_order", "dt", "span", "method", "objective", "max_iterations", "tolerance")  # fmt: skip
 _OF_LEARNING = ("objective", "max_iterations", "tolerance")
 _REPEATED = ("values", "errors", "trainable", "individual", "prior", "constraint")
 
