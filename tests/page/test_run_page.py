@@ -93,9 +93,10 @@ def test_a_missing_piece_is_said(learnt, tmp_path):
 
 def test_a_diagnosis_of_this_posterior_is_shown_and_of_another_one_refused(learnt, tmp_path):
     folder, fit = learnt
-    found = {"verdict": "use particles", "message": "few paths", "log_evidence": -1.5, "standard_error": 0.25,
-             "elbo": fit.elbo, "k_hat": np.inf, "ess": 3.0, "filter_evidence": -1.25, "filter_error": 0.5, "missed": 0.5,
-             "quadrature_error": None}  # fmt: skip
+    found = {
+        "verdict": "use particles", "message": "few paths", "log_evidence": -1.5, "standard_error": 0.25,
+        "elbo": fit.elbo, "k_hat": np.inf, "ess": 3.0, "filter_evidence": -1.25, "filter_error": 0.5, "missed": 0.5,
+    }  # fmt: skip
     report.write_result(tmp_path, "diagnose", found, settings={"n": 200}, seeds={}, data=None)
     page = write_run_page(folder, predictions=0, diagnosis=tmp_path, out=tmp_path / "p.html").read_text(
         encoding="utf-8"
