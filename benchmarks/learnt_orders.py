@@ -1,10 +1,10 @@
-"""Observed orders of convergence in dt of learnt parameters, in continuous time; beside them discrete learning's errors.
+"""Observed orders of convergence in dt of learnt parameters, in continuous time, beside the errors in discrete time.
 
     python -m benchmarks.learnt_orders [--process ou double_well van_der_pol]
 
-Observations lie on the nodes of all grids. Errors are against the limit of the continuous version, extrapolated from its
-two finest grids, as shares of a standard error. The fitted order is the slope of log error against log dt over the four
-coarser grids; where all errors are below 1e-6 standard errors there is none.
+Observations lie on the nodes of all grids. Errors are against the limit of the continuous version, extrapolated
+from its two finest grids, as shares of a standard error. The fitted order is the slope of log error against log dt over
+the four coarser grids; where all errors are below 1e-6 standard errors there is none.
 """
 
 import argparse

@@ -48,6 +48,7 @@ MORE = {
         "girsanov.model.estimate.Marginals",
         "girsanov.result.diagnosis.Diagnosis",
         "girsanov.result.refined.Refined",
+        "girsanov.result.residuals.Residuals",
         "girsanov.result.comparison.Comparison",
         "girsanov.result.profile.Profile",
         "girsanov.model.simulate.Simulation",

@@ -57,6 +57,7 @@ def judge(learner: Any, summit: Summit, tolerance: float, from_model: bool = Tru
     """
     climbs, better = 0, False
     while (climbs <= _SHAKES or (better and climbs < _CLIMBS)) and np.isfinite(summit.precision).all():
+        learner.show(f"climb {climbs + 1} from elsewhere, in search of a better maximum")
         if climbs == 0 and from_model:
             top = _climb(learner, summit, from_data(learner), tolerance)
         else:
@@ -74,6 +75,7 @@ def judge(learner: Any, summit: Summit, tolerance: float, from_model: bool = Tru
             "the curvature of the bound is not finite at the best parameters found, so that nothing says they are best"
         )
         return Verdict("stalled", text, summit)
+    learner.show("does the maximum lie inside the ranges of the parameters?")
     trouble = edge_trouble(learner, summit, tolerance)
     if summit.status != "converged":
         return Verdict(*trouble, summit) if trouble else unjudged(summit)

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.types import Array
-from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.data.on_grid import SeriesOnGrid, on_grid
 from girsanov.data.rows import Rows
@@ -155,7 +154,7 @@ def _before(whole: Posed, i: int) -> Posed:
     observed = np.array(data.observed)
     observed[i:] = False
     shorter = SeriesOnGrid(
-        times, gaps, np.asarray(size), np.minimum(data.node, size - 1), data.y, observed, data.errors
+        times, gaps, np.asarray(size), np.minimum(data.node, size - 1), data.y, observed, data.errors, data.inputs
     )
     return eqx.tree_at(lambda p: p.data, whole, shorter)
 
@@ -173,6 +172,6 @@ def _start(post: Any, i: int) -> Sites:
     def cut(part: Any, first: int) -> Any:
         return jax.tree.map(lambda a: np.where(np.arange(a.shape[-1]) < first, a, 0.0), part)
 
-    base = Linearisation(held(target.base.A), held(target.base.b))
+    base = jax.tree.map(held, target.base)
     right: DenseSites | None = None if target.right is None else cut(target.right, known)
     return Sites(base, cut(target.dense, known), cut(target.data, i), right)
