@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 # More arguments for pytest or the benchmarks: make test ARGS="tests/test_chain.py -x"
 ARGS ?=
 
-.PHONY: demo test slow lint format bench fuzz clean
+.PHONY: demo test slow lint format bench fuzz docs clean
 
 demo: $(STAMP)
 	$(BIN)/girsanov demo
@@ -37,6 +37,10 @@ bench: $(STAMP)
 # Random models against exact answers: make fuzz ARGS="--cases 2000 --seed 7"
 fuzz: $(STAMP)
 	$(BIN)/python -m fuzz $(ARGS)
+
+# The documentation site in out/site. Scripts and notebooks that have not changed are not run again.
+docs: $(STAMP)
+	$(BIN)/python docs/site/build.py --keep $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist out .pytest_cache .ruff_cache .hypothesis

@@ -28,7 +28,7 @@ settings.load_profile("girsanov")
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY_MAPS = 40_000
-LONGEST = ("test_docs.py", "test_vdp.py", "test_particles.py", "test_learning.py")
+LONGEST = ("test_docs.py", "test_site.py", "test_vdp.py", "test_particles.py", "test_learning.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -1,6 +1,11 @@
 """Folders of runs as the command line leaves them, with names and units that would do harm as markup."""
 
+import numpy as np
+
+import girsanov as gv
 from girsanov import report
+from girsanov.result.directions import Direction
+from girsanov.result.fit import Fit, FitHistory
 
 EVIL = "<img src=x onerror=window.evil=1>"
 EQUATIONS = {
@@ -23,3 +28,18 @@ def write_run(folder, command: str, saved, settings: dict) -> None:
                "iterations": 3, "seconds": 1.25, "nodes": len(post.times),
                "observations": len(post.series)}  # fmt: skip
     report.write_result(folder, command, outcome, settings=settings, seeds={}, data=data)
+
+
+def a_fit() -> Fit:
+    """A fit as learning leaves it, with a posterior that is inferred; learning itself would take longer."""
+    model = gv.Model.from_equations(EQUATIONS)
+    t = np.arange(1, 13) * 0.5
+    series = gv.TimeSeries(t, 2.0 - np.exp(-t) + 0.2 * np.sin(5.0 * t))
+    post = gv.infer(model, series, dt=0.25, span=(0.0, 6.0), progress=False)
+    steps = np.arange(4.0)
+    history = FitHistory(
+        {"r": np.array([0.5, 0.7, 0.79, 0.8])}, post.elbo - 1.0 + steps / 3.0, steps, steps, steps, steps
+    )
+    told = (Direction({"r": 1.0}, 0.15, "the data tell r"),)
+    errors, cov = {"r": 0.12}, np.array([[0.0144]])
+    return Fit(model, post, history, ("r",), "converged", "at a maximum", errors, cov, (), {"r": 0.02}, told)

@@ -6,6 +6,14 @@ The values are shares of the size of what is compared, and absolute for nats, un
 TOLERANCES: dict[str, float] = {
     # the same quantity by two algebraic routes (chain against dense, sequential against partitioned)
     "exact": 1e-9,
+    # numbers of the gallery: one maximum by two optimisers, each with a stopping rule of its own
+    "same_maximum": 2e-2,
+    # a log evidence as it is printed, in five digits, of some hundred nats
+    "printed": 0.02,
+    # the bound of a posterior that is close to Gaussian, below the exact evidence, in nats
+    "bound_near_evidence": 0.2,
+    # estimates of the same rates by another model of the same data
+    "other_model": 0.15,
     # two times that are one but for rounding, as a share of the step
     "same_time": 1e-6,
     # natural → moments → natural, save → load of derived quantities, and the like

@@ -42,7 +42,9 @@ def run_notebook(notebook: Path, folder: Path) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     book = nbformat.read(notebook, as_version=4)
-    NotebookClient(book, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(
+        book, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
     nbformat.write(book, folder / notebook.name)
     return folder / notebook.name
 
@@ -71,6 +73,7 @@ def relinked(text: str) -> str:
     text = re.sub(r"\]\(CONTRIBUTING\.md", "](contributing.md", text)
     text = re.sub(r"\]\(CHANGELOG\.md", "](changelog.md", text)
     text = re.sub(r"\]\(examples/gallery/(\w+)\.py\)", r"](gallery/\1.md)", text)
+    text = text.replace("](examples/gallery)", "](gallery/index.md)")
     text = re.sub(r"\[([^\]]*)\]\((?:LICENSE|CITATION\.cff|examples[^)]*)\)", r"\1", text)
     return re.sub(r"```python no-run", "```python", text)
 
@@ -101,13 +104,24 @@ def stage_gallery(source: Path, results: Path) -> None:
         assert title is not None, f"{script.name} has no title"
         rows.append(f"## [{title[1]}]({script.stem}.md)\n\n![{title[1]}]({figures[0].name})\n")
     shared = (GALLERY / "common.py").read_text(encoding="utf-8")
-    (folder / "common.md").write_text(f"# What the scripts share\n\n```python\n{shared.strip()}\n```\n", encoding="utf-8")
+    (folder / "common.md").write_text(
+        f"# What the scripts share\n\n```python\n{shared.strip()}\n```\n", encoding="utf-8"
+    )
     data = (GALLERY / "data" / "README.md").read_text(encoding="utf-8")
     (folder / "data.md").write_text(data, encoding="utf-8")
     listed = "\n".join([s.stem for s in SCRIPTS] + ["common", "data"])
     introduction = (HERE / "gallery.md").read_text(encoding="utf-8")
     toc = f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
     (folder / "index.md").write_text("\n".join([introduction, *rows, toc]), encoding="utf-8")
+
+
+def start_page() -> str:
+    """Return the start page; a page of `docs` that none of its lists names comes to the end of "Use"."""
+    text = (HERE / "index.md").read_text(encoding="utf-8")
+    new = [p.stem for p in sorted((ROOT / "docs").glob("*.md")) if not re.search(rf"^{p.stem}$", text, re.MULTILINE)]
+    before, use, after = text.partition(":caption: Use\n")
+    pages, fence, rest = after.partition("```")
+    return before + use + pages + "".join(f"{name}\n" for name in new) + fence + rest
 
 
 def stage(source: Path, results: Path) -> None:
@@ -123,8 +137,8 @@ def stage(source: Path, results: Path) -> None:
         text = relinked((ROOT / f"{name}.md").read_text(encoding="utf-8"))
         (source / f"{name.lower()}.md").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "images", source / "images")
-    for name in ("conf.py", "index.md"):
-        shutil.copy(HERE / name, source / name)
+    shutil.copy(HERE / "conf.py", source / "conf.py")
+    (source / "index.md").write_text(start_page(), encoding="utf-8")
     for name, text in api.pages().items():
         (source / "api" / f"{name}.rst").write_text(text, encoding="utf-8")
     (source / "tutorials").mkdir()
@@ -144,7 +158,9 @@ def main() -> None:
     """Run, stage and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "site", help="folder of the site")
-    parser.add_argument("--results", type=Path, default=ROOT / "out" / "gallery", help="folder of figures and notebooks")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "out" / "gallery", help="folder of figures and notebooks"
+    )
     parser.add_argument("--keep", action="store_true", help="run only the scripts and notebooks that have changed")
     options = parser.parse_args()
     run_all(options.results, options.keep)

@@ -37,17 +37,21 @@ autodoc_inherit_docstrings = True
 viewcode_line_numbers = False
 
 _BULLET = re.compile(r"\s*- ")
+_CODE = re.compile(r"(`[^`]*`)")
 
 
-def _lists_have_room(app, what, name, obj, options, lines):
-    """Put the empty line before a list that Markdown does not need."""
-    for i in range(len(lines) - 1, 0, -1):
+def _as_restructured_text(app, what, name, obj, options, lines):
+    """Put the empty line before a list that Markdown does not need, and keep |x| from being a substitution."""
+    for i in range(len(lines) - 1, -1, -1):
+        parts = _CODE.split(lines[i])
+        lines[i] = "".join(part if part.startswith("`") else part.replace("|", "\\|") for part in parts)
         indented = len(lines[i]) - len(lines[i].lstrip())
-        before = len(lines[i - 1]) - len(lines[i - 1].lstrip())
-        if _BULLET.match(lines[i]) and lines[i - 1].strip() and not _BULLET.match(lines[i - 1]) and before == indented:
+        before = lines[i - 1] if i else ""
+        level = len(before) - len(before.lstrip()) == indented
+        if _BULLET.match(lines[i]) and before.strip() and not _BULLET.match(before) and level:
             lines.insert(i, "")
 
 
 def setup(app):
-    """Connect what is done to docstrings; after napoleon, which comes first in the list of extensions."""
-    app.connect("autodoc-process-docstring", _lists_have_room)
+    """Connect what is done to docstrings before napoleon, whose priority is 500, reads their sections."""
+    app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)

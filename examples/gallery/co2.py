@@ -1,16 +1,17 @@
 """# Carbon dioxide: growth, seasons, and what is left
 
-Carbon dioxide on Mauna Loa, monthly means of 1958 to 2001. The plants take it up and give it back with the seasons, so the
-drift has a yearly and a half-yearly wave, and a growth that itself grows. This is a drift of one's own: a module with named
-parameters. The last five years are held out. statsmodels has the same model as a random walk with regressors.
+Carbon dioxide on Mauna Loa, monthly means of 1958 to 2001. The plants take it up and give it back with the seasons,
+so the drift has a yearly and a half-yearly wave, and a growth that itself grows. This is a drift of one's own: a
+module with named parameters. The last five years are held out. statsmodels has the same model as a random walk with
+regressors.
 """
 
-import common
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import statsmodels.api as sm
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

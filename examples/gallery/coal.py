@@ -1,14 +1,14 @@
 """# Coal-mining disasters: when did the pits become safer?
 
 Explosions in British coal mines that killed ten or more, 1851 to 1962, counted by year. The log of their rate is a
-diffusion, and each count is Poisson: a Cox process. Beside it stands the other classical model of these data, a rate that
-changes once: its date and its two rates follow from sums that NumPy does exactly.
+diffusion, and each count is Poisson: a Cox process. Beside it stands the other classical model of these data, a rate
+that changes once: its date and its two rates follow from sums that NumPy does exactly.
 """
 
-import common
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
+import common
 import girsanov as gv
 
 out = common.output_folder()
@@ -25,7 +25,7 @@ model = gv.Model(
 fit = gv.learn(model, series, dt=0.25, trainable=["drift", "diffusion"], progress=False)
 print(fit.summary())
 
-# One change: with the prior Gamma(1, 1) for both rates these integrate out, and each year has its posterior probability.
+# One change: with the prior Gamma(1, 1) both rates integrate out, and each year has its posterior probability.
 ahead = np.cumsum(counts)[:-1]  # disasters before the change, for a change at the end of each year
 years = np.arange(1, len(counts))
 behind, rest = counts.sum() - ahead, len(counts) - years
@@ -43,11 +43,15 @@ common.beside(
     {
         "disasters a year, 1851 to 1885": (rate[:35].mean(), before),
         "disasters a year, 1895 to 1962": (rate[44:].mean(), after),
-        "first year of the lower rate": (float(np.ceil(series.times[rate > middle].max())), float(edges[1 + p.argmax()])),
+        "first year of the lower rate": (
+            float(np.ceil(series.times[rate > middle].max())),
+            float(edges[1 + p.argmax()]),
+        ),
     },
 )
 common.verdict(fit.posterior)
 
 figure = fit.posterior.plot()
-figure.axes[0].set(xlabel="year", ylabel="log of the rate a year")
+figure.axes[0].set(xlabel="", ylabel="log of the rate a year")
+figure.axes[-1].set(xlabel="year", ylabel="disasters")
 common.keep(figure, out, "coal")

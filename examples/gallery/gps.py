@@ -1,18 +1,18 @@
 """# A GPS track: where was the receiver while nothing was heard?
 
 Positions of a moving receiver, every fifteen seconds. The velocity is pushed by noise and the position follows it: an
-integrated Ornstein-Uhlenbeck process, whose noise is singular and which is therefore solved in
-continuous time. Two stretches of two minutes are taken out and predicted. The evidence beside ours is a dense Gaussian
-density in SciPy, and the predictions beside ours are straight lines and cubic splines.
+integrated Ornstein-Uhlenbeck process, whose noise is singular and which is therefore solved in continuous time. Two
+stretches of two minutes are taken out and predicted. The evidence beside ours is a dense Gaussian density in SciPy,
+and the predictions beside ours are straight lines and cubic splines.
 """
 
-import common
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy.interpolate import CubicSpline, interp1d
 from scipy.stats import multivariate_normal
 
+import common
 import girsanov as gv
 
 out = common.output_folder()
@@ -70,5 +70,5 @@ across, up = (fit.posteriors[k].sample(jax.random.key(i), 20)[:, :, 0] for i, k 
 for i in range(20):
     axes.plot(across[i], up[i], color="grey", alpha=0.3, linewidth=0.7, zorder=0)
 axes.set(xlabel="x", ylabel="y", aspect="equal", title="Twenty paths from the posterior")
-axes.legend()
+axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 common.keep(figure, out, "gps")

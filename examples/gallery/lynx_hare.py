@@ -1,13 +1,14 @@
 """# Lynx and hare: predator, prey and chance
 
-The Hudson's Bay Company counted the pelts that trappers brought in. Lotka and Volterra's equations with noise that grows
-with the population, stated as text. The rates beside ours are those of a study of the same data and years with Stan
-(B. Carpenter, 2018), whose equations have no noise: there all that the cycle does not explain is an error of measurement.
+The Hudson's Bay Company counted the pelts that trappers brought in. Lotka and Volterra's equations with noise that
+grows with the population, stated as text. The rates beside ours are those of a study of the same data and years with
+Stan (B. Carpenter, 2018), whose equations have no noise: there all that the cycle does not explain is an error of
+measurement.
 """
 
-import common
 import numpy as np
 
+import common
 import girsanov as gv
 
 MODEL = """

@@ -1,14 +1,15 @@
-"""# Ice core: a climate with two states
+"""# Ice core: one climate or two?
 
-The water isotopes of the Greenland ice core NGRIP follow the temperature above it. Between 45 000 and 29 000 years ago it
-jumped between a cold and a mild state, the Dansgaard-Oeschger events. The drift is a cubic polynomial, whose zeros are the
-places where the climate rests. Nothing tells it that there are two. The state is scalar, so that the posterior can also
-be had without a Gaussian approximation, by sums over a grid of states.
+The water isotopes of the Greenland ice core NGRIP follow the temperature above it. Between 45 000 and 29 000 years
+ago it jumped to mild states and back, the Dansgaard-Oeschger events. The drift is a cubic polynomial, whose real
+zeros are where the climate may rest; nothing tells it how many there are. It finds one, the cold state: the mild ones
+are places where the way back is slow, not places to stay. The state is scalar, so that the posterior can also be had
+without a Gaussian approximation, by sums over a grid of states.
 """
 
-import common
 import numpy as np
 
+import common
 import girsanov as gv
 from girsanov.baselines import exact_smoother
 
@@ -25,8 +26,8 @@ model = gv.Model(
 )
 fit = gv.learn(model, series, dt=0.05, trainable=["drift", "diffusion", "likelihood"], progress=False)
 print(fit.summary())
-rests = np.roots(fit.model.drift.coefficients[::-1].ravel())
-print("zeros of the drift, per mille:", np.sort_complex(2 * rests - 42).round(1))
+zeros = np.roots(fit.model.drift.coefficients[::-1].ravel())
+print("the drift is zero at", 2 * zeros[np.isreal(zeros)].real.round(2) - 42, "per mille")
 
 exact = exact_smoother(fit.model, series, dt=0.05)
 mean, sd = fit.posterior.mean[:, 0], exact.std[:, 0]
@@ -34,7 +35,10 @@ common.beside(
     "exact smoother",
     {
         "log evidence": (fit.elbo, exact.log_evidence),
-        "mean 38 000 years ago": (np.interp(-38.0, fit.posterior.times, mean).item(), np.interp(-38.0, exact.times, exact.mean[:, 0]).item()),
+        "mean 38 000 years ago": (
+            np.interp(-38.0, fit.posterior.times, mean).item(),
+            np.interp(-38.0, exact.times, exact.mean[:, 0]).item(),
+        ),
     },
 )
 print(f"largest difference of the means: {np.max(abs(mean - exact.mean[:, 0]) / sd):.2f} standard deviations")

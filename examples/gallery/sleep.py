@@ -1,15 +1,15 @@
 """# Sleep study: eighteen people, ten days
 
-Reaction times of people who slept three hours a night. Each person has a speed at the start and a slowing of their own,
-both drawn from normal laws that are learnt from all of them: a mixed model, which statsmodels fits as well. As a diffusion
-it takes one more step: with noise in the state, a person's good and bad days last.
+Reaction times of people who slept three hours a night. Each person has a speed at the start and a slowing of their
+own, both drawn from normal laws that are learnt from all of them: a mixed model, which statsmodels fits as well. As a
+diffusion it has next to no noise; with more of it, a person's good and bad days would last.
 """
 
-import common
 import numpy as np
 import statsmodels.formula.api as smf
 from statsmodels.regression.mixed_linear_model import MixedLMParams
 
+import common
 import girsanov as gv
 
 out = common.output_folder()

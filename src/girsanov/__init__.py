@@ -13,6 +13,7 @@ with no_collection():
 
     # isort: split
     from girsanov import diffusions, likelihoods
+    from girsanov.data.inputs import Inputs
     from girsanov.data.panel import Panel
     from girsanov.data.series import TimeSeries
     from girsanov.inference.cvi_dp import CVIDP
@@ -94,6 +95,7 @@ __all__ = [
     "GaussHermite",
     "GaussianState",
     "HarmonicOscillator",
+    "Inputs",
     "IntegratedOU",
     "Langevin",
     "Linear",

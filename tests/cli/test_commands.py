@@ -235,7 +235,7 @@ def test_what_is_wrong_with_a_command_is_one_line(files, capsys):
         (["inferr", "data.csv"], "No such command 'inferr'"),
         (["learn", "data.csv", *OU, "--trainable", "drift", "--prior", "decay"], "--prior 'decay' is not of the form"),
         (["learn", "data.csv", *OU, "--constraint", "drift.decay=1,b"], "neither a name nor two numbers"),
-        (["learn", "model.toml", "data.csv", "--resume"], "has neither unfinished.json nor fit.gv"),
+        (["learn", "model.toml", "data.csv", "--resume"], "has neither unfinished.gv nor fit.gv"),
         (["infer", "data.csv", *OU, "--likelihood", "poisson"], "leave it or --likelihood out"),
         (["infer", "data.csv", *OU[:4], "--likelihood", "student_t:df=4"], "student_t needs scale"),
         (["infer", "data.csv", *OU[:4], "--likelihood", "cauchy"], "unknown --likelihood 'cauchy'"),

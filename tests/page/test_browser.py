@@ -7,7 +7,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from run_folders import EQUATIONS, write_run
+from run_folders import EQUATIONS, a_fit, write_run
 
 import girsanov as gv
 from girsanov.page.run import write_run_page
@@ -87,10 +87,7 @@ def browser():
 def pages(tmp_path_factory):
     """Pages of two runs: one state of equations that was learnt, and two states with dates that were inferred."""
     folder = tmp_path_factory.mktemp("pages")
-    model = gv.Model.from_equations(EQUATIONS)
-    series = gv.simulate(model, np.arange(1, 13) * 0.5, key=jax.random.key(2), dt=0.05, start=0.0).series
-    fit = gv.learn(model, series, dt=0.25, span=(0.0, 6.0), check=False, progress=False)
-    write_run(folder / "one", "learn", fit, {"dt": 0.25, "equations": EQUATIONS})
+    write_run(folder / "one", "learn", a_fit(), {"dt": 0.25, "equations": EQUATIONS})
     names = {"state_names": ["voltage", "recovery"], "output_names": ["first", "second"]}
     neuron = gv.Model(gv.FitzHughNagumo(), [0.02, 0.01], gv.GaussianState([0.0, 0.0], 0.1), **names)
     series = gv.simulate(neuron, np.arange(1, 11) * 1.0, key=jax.random.key(1), dt=0.1, start=0.0).series

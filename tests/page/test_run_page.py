@@ -4,10 +4,9 @@ import json
 import re
 import tomllib
 
-import jax
 import numpy as np
 import pytest
-from run_folders import EQUATIONS, EVIL, write_run
+from run_folders import EQUATIONS, EVIL, a_fit, write_run
 
 import girsanov as gv
 from girsanov import report
@@ -24,9 +23,7 @@ convert = __import__("latex2mathml.converter", fromlist=["convert"]).convert
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory):
     """The folder of a run that learnt a parameter of equations, and its fit."""
-    model = gv.Model.from_equations(EQUATIONS)
-    series = gv.simulate(model, np.arange(1, 13) * 0.5, key=jax.random.key(2), dt=0.05, start=0.0).series
-    fit = gv.learn(model, series, dt=0.25, span=(0.0, 6.0), check=False, progress=False)
+    fit = a_fit()
     folder = tmp_path_factory.mktemp("pages") / "learn"
     write_run(folder, "learn", fit, {"dt": 0.25, "span": [0.0, 6.0], "equations": EQUATIONS, "trainable": ["r"]})
     return folder, fit
@@ -96,7 +93,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is not the folder of a finished run: there is no .*result.json"):
         write_run_page(tmp_path)
     (tmp_path / "result.json").write_text('{"command": "simulate"}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"'simulate', of which there is no page; give a folder of girsanov learn"):
+    with pytest.raises(
+        ValueError, match=r"'simulate', which has no page; give a folder of girsanov learn or girsanov infer"
+    ):
         write_run_page(tmp_path)
     (tmp_path / "result.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="cannot be read"):
@@ -115,9 +114,11 @@ def test_equations_are_written_as_the_toml_that_they_were():
 
 
 def test_the_command_of_options_is_written_as_it_was_given():
-    settings = {"drift": "double_well", "params": {"scale": 4.0, "well": [1.0, 2.0]},
-                "diffusion": [[1.0, 0.5], [0.5, 2.0]], "noise": 0.01, "initial_mean": 0.0, "initial_cov": 1e-4, "emission": None, "time": "t",
-                "values": None, "unit": None, "dt": 0.01, "span": [0.0, 20.0], "method": "cvi_dp", "max_iterations": 500}  # fmt: skip
+    settings = {
+        "drift": "double_well", "params": {"scale": 4.0, "well": [1.0, 2.0]}, "diffusion": [[1.0, 0.5], [0.5, 2.0]],
+        "noise": 0.01, "initial_mean": 0.0, "initial_cov": 1e-4, "emission": None, "time": "t", "values": None,
+        "unit": None, "dt": 0.01, "span": [0.0, 20.0], "method": "cvi_dp", "max_iterations": 500,
+    }  # fmt: skip
     result = {"command": "infer", "settings": settings, "data": {"file": "my data.csv"}, "seeds": {}}
     assert sections.command_of(result, None) == (
         "girsanov infer 'my data.csv' --drift double_well --param scale=4 --param 'well=1,2' --diffusion '1,0.5;0.5,2' "

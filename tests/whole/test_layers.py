@@ -31,7 +31,7 @@ LAYERS = (
     ("learning",),
     ("diffusions", "likelihoods"),
     ("girsanov",),
-    ("evaluation",),
+    ("evaluation", "page"),
     ("cli",),
     ("paper",),
 )
@@ -43,6 +43,8 @@ _COMMANDS = ("girsanov.cli", "girsanov.paper.command")
 AT_TOP = {"typer": _COMMANDS, "rich": _COMMANDS, "matplotlib": ("girsanov.plotting",)}
 INSIDE = {
     "matplotlib": ("girsanov.paper.figures",),
+    "plotly": ("girsanov.page.parts",),
+    "latex2mathml": ("girsanov.page.mathml",),
     "xarray": ("girsanov.result.xarrays", "girsanov.learning.datatree"),
     "diffrax": ("girsanov.inference.schemes", "girsanov.baselines.neural_sde"),
     "lineax": ("girsanov.baselines.neural_sde",),
@@ -211,7 +213,7 @@ def test_packages_are_imported_in_their_places():
 def test_packages_that_are_imported_are_dependencies():
     project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    named = [*project["dependencies"], *(r for name in extras if name != "dev" for r in extras[name])]
+    named = [*project["dependencies"], *(r for name in extras if name not in ("dev", "docs") for r in extras[name])]
     packages = {re.match(r"[\w-]+", text)[0].replace("-", "_") for text in named} - {project["name"]}
     imported = {package for path in ROOT.rglob("*.py") for package, _ in outside(path.read_text())}
     assert imported == packages | {"lineax"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from girsanov import report
 from girsanov.cli.app import app
 from girsanov.cli.groups import with_groups
-from girsanov.cli.modelling import Stated, load_result, models_and_data, stated_model
+from girsanov.cli.modelling import Stated, models_and_data, stated_model
 from girsanov.cli.options import (
     DataOptions,
     Files,
@@ -22,9 +22,9 @@ from girsanov.cli.options import (
 )
 from girsanov.cli.output import not_converged, outcome_of, run_folder, say, table_of, write_posterior
 from girsanov.cli.reading import Read, in_lines, read_data, times_of
-from girsanov.cli.run_folder import copy_input
+from girsanov.cli.run_folder import UNFINISHED, copy_input
 from girsanov.cli.step import chosen_step
-from girsanov.cli.unfinished import Unfinished
+from girsanov.cli.unfinished import earlier_fit
 
 if TYPE_CHECKING:
     import girsanov as gv
@@ -190,20 +190,20 @@ def learn(
         how = method_of(method)
         task = read_task(files, model, data, dt, span, how)
         settings = task.settings() | {"method": method, **_stated(options, tolerance)}
-        kept = Unfinished(out, settings, task.read.file)
         arguments = _arguments(options, tolerance)
-        start = task.model
         if resume:
-            start, arguments["resume"] = kept.resume(task.model, load_result)
+            arguments["resume"] = earlier_fit(out, model, task.read.data)
         needs_key = options.objective == "particles"
         if needs_key:
             arguments["key"] = jax.random.key(seed)
         if hasattr(task.read.data, "times"):
-            arguments |= {"watch": kept.keep, "method": how}
+            arguments |= {"checkpoint": out / UNFINISHED, "method": how}
         elif method != "cvi_dp":
             arguments["method"] = how
         with in_lines(task.read.data):
-            fit = gv.learn(start, task.read.data, dt=task.dt, span=task.span, progress=not say_how.quiet, **arguments)
+            fit = gv.learn(
+                task.model, task.read.data, dt=task.dt, span=task.span, progress=not say_how.quiet, **arguments
+            )
         _write_fit(fit, folder)
         task.copy_files(folder, out)
         post = getattr(fit, "posterior", None) or fit.posteriors  # pyright: ignore[reportAttributeAccessIssue]

@@ -99,7 +99,7 @@ def _estimate(
     if data.id is not None:
         raise ValueError("--id: this command takes a single series; leave it out, or choose rows of one series")
     how = method_of(method)
-    task = read_task(files, model, data, *grid, how)
+    task = read_task(files, model, data, grid[0], grid[1], how)
     with in_lines(task.read.data):
         post = gv.infer(task.model, task.read.data, dt=task.dt, span=task.span, method=how, progress=not quiet)
     return post, task.settings(), task.read.file.name, task.read.file, [task.read.line, task.line or None]

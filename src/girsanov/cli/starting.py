@@ -28,10 +28,7 @@ def init(
     if out.exists() and not force:
         raise ValueError(f"{out} exists: give another --out, or --force to replace it")
     made = first_model(file, data)
-    try:
-        out.write_text(made.text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"--out {out} cannot be written: {error.strerror}; choose another file") from None
+    _write(out, made.text, force)
     console.print(made.line, markup=False, soft_wrap=True)
     for note in made.notes:
         console.print(note, markup=False, soft_wrap=True)
@@ -131,25 +128,45 @@ def bundled_data() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _one_of(kind: str, name: str | None, known: dict[str, str], how: str) -> None:
-    """Print one text, or what there is."""
+def _one_of(kind: str, name: str | None, known: dict[str, str], out: Path | None) -> None:
+    """Print one text, write it to a file, or list what there is."""
+    if name is not None and name not in known:
+        raise ValueError(f"there is no {name!r} among the {kind}; there are {', '.join(known)}")
     if name is None:
         rows = {n: text.splitlines()[0].lstrip("# ") for n, text in known.items()}
         console.print(table_of(kind, rows))
-        console.print(how, markup=False, soft_wrap=True)
-    elif name in known:
+        console.print("NAME prints one, and NAME --out FILE writes it to a file", markup=False)
+    elif out is None:
         print(known[name], end="")
     else:
-        raise ValueError(f"there is no {name!r} among the {kind}; there are {', '.join(known)}")
+        _write(out, known[name], False)
+        console.print(f"written to {out}", markup=False, soft_wrap=True)
+
+
+def _write(out: Path, text: str, force: bool) -> None:
+    """Write a new file; one that exists is replaced only if that is wanted."""
+    if out.exists() and not force and (out.is_dir() or out.read_text(encoding="utf-8", errors="replace") != text):
+        raise ValueError(f"{out} exists: give another --out, or remove it first")
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"--out {out} cannot be written: {error.strerror}; choose another file") from None
+
+
+ToFile = Annotated[Path | None, run_option("File to write", metavar="FILE")]
 
 
 @app.command(rich_help_panel="To begin")
-def models(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A model to print.")] = None) -> None:
-    """List the ready models, or print one (NAME > model.toml)."""
-    _one_of("ready models", name, ready_models(), "girsanov models NAME > model.toml prints one into a file")
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A model to print.")] = None, out: ToFile = None
+) -> None:
+    """List the ready models, or print one."""
+    _one_of("ready models", name, ready_models(), out)
 
 
 @app.command(rich_help_panel="To begin")
-def data(name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Data to print.")] = None) -> None:
-    """List the data that come along, or print one (NAME > NAME.csv)."""
-    _one_of("data", name, bundled_data(), "girsanov data NAME > NAME.csv prints them into a file")
+def data(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Data to print.")] = None, out: ToFile = None
+) -> None:
+    """List the data that come along, or print one."""
+    _one_of("data", name, bundled_data(), out)

@@ -23,8 +23,7 @@ from girsanov.learning.panel_step import Step
 from girsanov.learning.parameters import Parameter, Spec
 from girsanov.learning.slopes import Slopes, no_slopes
 
-_STEP = 0.1  # of the differences, in standard deviations of φ; of shared parameters 1e-2 of their size
-_SHARED_STEP = 1e-2
+_STEP = 0.1  # of the differences, in standard deviations of φ
 _ROUNDS = 8  # of the search for a first mean and variance
 _FIRST = 0.3  # the first standard deviation, as a share of the size of the mean
 
@@ -133,7 +132,7 @@ class RandomLearner(PanelLearner):
         away = (peaks.phi - mean) / variance
         along = np.einsum("sk,skb->sb", away, self.design)
         fixed = np.column_stack([shared, away, 0.5 * ((peaks.phi - mean) * away - 1.0), along])
-        slopes = fixed - 0.5 * self._log_det_slopes(lam, peaks, here, sd)
+        slopes = fixed - 0.5 * self._log_det_slopes(lam, peaks, here, np.column_stack([shared, grad + away]))
         return Step(total, Status.CONVERGED, peaks, slopes.sum(0))
 
     def _curvature(self, theta: np.ndarray, phi: np.ndarray, sd: np.ndarray) -> Curvature:
@@ -154,26 +153,24 @@ class RandomLearner(PanelLearner):
         return Curvature(0.5 * (C + np.swapaxes(C, 1, 2)), X)
 
     def _log_det_slopes(
-        self, lam: np.ndarray, peaks: Peaks, here: Curvature, sd: np.ndarray
+        self, lam: np.ndarray, peaks: Peaks, here: Curvature, slope: Float[np.ndarray, "S n"]
     ) -> Float[np.ndarray, "S L"]:
-        """Return the derivatives of log|B_i| in λ, in which the modes move."""
+        """Return the derivatives of log|B_i| in λ, in which the modes move.
+
+        With B⁻¹ = Σ_k v_k v_kᵀ and g = ∂P/∂(θ, φ), which is `slope` at the modes,
+            tr(B⁻¹ ∂C) = −∂ Σ_k ∂²P(φ + ε v_k)/∂ε² = −Σ_k ∂²g(φ + ε v_k)/∂ε²   at ε = 0,
+        so that two evaluations for each effect give the derivatives in all of (θ, φ).
+        """
         theta, phi, P, K = lam[: self.size], peaks.phi, self.size, self.effects
         mean, variance = self.law(lam)
         B_inv = np.linalg.inv(peaks.B)
-
-        def slope(ends: list, step: Any) -> np.ndarray:
-            """Return tr(B⁻¹ ∂C), from C at both ends of a step."""
-            plus, minus = (self._curvature(shared, own, sd).C for shared, own in ends)
-            return np.einsum("ikl,ilk->i", B_inv, plus - minus) / (2.0 * step)
-
-        by_phi = np.zeros((len(phi), K))
+        v = np.swapaxes(np.linalg.inv(np.linalg.cholesky(peaks.B)), 1, 2)
+        traces, evaluate, everyone = np.zeros((len(phi), P + K)), self.evaluator(theta), np.arange(len(phi))
         for k in range(K):
-            step = _STEP * sd[:, k]
-            by_phi[:, k] = slope([(theta, phi + sign * step[:, None] * np.eye(K)[k]) for sign in (1.0, -1.0)], step)
-        by_theta = np.zeros((len(phi), P))
-        for j in range(P):
-            step = _SHARED_STEP * max(1.0, abs(theta[j]))
-            by_theta[:, j] = slope([(theta + sign * step * np.eye(P)[j], phi) for sign in (1.0, -1.0)], step)
+            for sign in (1.0, -1.0):
+                own = evaluate(phi + sign * _STEP * v[:, :, k], everyone)[1]
+                traces -= (np.column_stack([self._shared, own]) - slope) / _STEP**2
+        by_theta, by_phi = traces[:, :P], traces[:, P:]
         # ∂²/∂φ∂λ of P_i plus the log density of φ_i
         mixed = np.concatenate(
             [

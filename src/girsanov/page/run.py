@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,12 +17,14 @@ from girsanov.result.drift_error import drift_error
 from girsanov.result.loading import load
 
 _FILES = {"learn": "fit.gv", "infer": "posterior.gv"}
+_SAME = 1e-6  # share by which the bound of the same posterior may differ, read from a file or computed again
 
 
 def write_run_page(
     folder: Path,
     *,
     diagnose: bool = False,
+    diagnosis: Path | None = None,
     seed: int = 0,
     predictions: int = 40,
     out: Path | None = None,
@@ -32,6 +35,7 @@ def write_run_page(
     Args:
         folder: the folder of the run, with its `result.json`.
         diagnose: whether to diagnose the posterior, which takes some seconds.
+        diagnosis: the folder of an earlier diagnosis of it, by `girsanov diagnose`.
         seed: seed of the diagnosis.
         predictions: the largest number of observations that are predicted from their past; with 0 each is predicted
             from all others, which costs nothing.
@@ -42,23 +46,26 @@ def write_run_page(
         The path of the file.
 
     Raises:
-        ValueError: if the folder is not one of a finished run of `infer` or `learn`.
+        ValueError: if the folder is not one of a finished run of `infer` or `learn`, or the diagnosis is of another
+            posterior.
     """
     for package in ("plotly", "latex2mathml"):
         check_extra(package, "a report page")
     result = read_result(folder)
     run, why = _saved(folder, result, read)
     post = getattr(run, "posterior", run)
-    diagnosis = post.diagnose(key=jax.random.key(seed)) if diagnose and post is not None else None
+    found = None if diagnosis is None else read_diagnosis(diagnosis, result)
+    if diagnose and post is not None:
+        found = post.diagnose(key=jax.random.key(seed))
     residuals, why_not = _residuals(post, predictions)
-    body: list[str] = [sections.verdicts(result, run, diagnosis), sections.overview(result, post)]
+    body: list[str] = [sections.verdicts(result, run, found), sections.overview(result, post)]
     if post is None:
         body.append(section("Figures", missing(why)))
     else:
-        body.append(_figures(run, post, diagnosis, residuals, why_not))
+        body.append(_figures(run, post, found, residuals, why_not))
         body.append(sections.parameters(run) if run is not post else Html(""))
         body += [sections.model(post.model), sections.data(result, post.series, post.model.output_names)]
-    body.append(sections.diagnostics(result, post, diagnosis, residuals))
+    body.append(sections.diagnostics(result, post, found, residuals))
     file = "model.toml" if (folder / "model.toml").is_file() else None
     body += [sections.settings(result), sections.repeat(result, file)]
     name = (result.get("data") or {}).get("file") or folder.name
@@ -72,8 +79,30 @@ def _titles(result: dict[str, Any]) -> str:
     return "what was learnt" if result["command"] == "learn" else "the inferred path"
 
 
+def read_diagnosis(folder: Path, result: dict[str, Any]) -> Any:
+    """Return what `girsanov diagnose` wrote, as an object with the names of a diagnosis."""
+    found = _content(folder)
+    if found.get("command") != "diagnose":
+        raise ValueError(f"{folder} is not the folder of girsanov diagnose, but of {found.get('command')!r}")
+    apart = abs(found["elbo"] - result.get("elbo", np.nan))
+    if not apart < _SAME * (1.0 + abs(found["elbo"])):
+        raise ValueError(
+            f"{folder} judges another posterior: its bound is {found['elbo']:.7g} nats, that of this run "
+            f"{result.get('elbo', float('nan')):.7g}"
+        )
+    return SimpleNamespace(**found, n=found["settings"]["n"], where=None)
+
+
 def read_result(folder: Path) -> dict[str, Any]:
     """Return the content of `result.json`, or raise a ValueError unless it is that of a run with a page."""
+    result, path = _content(folder), folder / "result.json"
+    if result.get("command") not in _FILES:
+        known = " or ".join(f"girsanov {name}" for name in _FILES)
+        raise ValueError(f"{path} is that of {result.get('command')!r}, which has no page; give a folder of {known}")
+    return result
+
+
+def _content(folder: Path) -> dict[str, Any]:
     path = folder / "result.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not the folder of a finished run: there is no {path}")
@@ -81,11 +110,7 @@ def read_result(folder: Path) -> dict[str, Any]:
         result = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    command = result.get("command") if isinstance(result, dict) else None
-    if command not in _FILES:
-        known = ", ".join(f"girsanov {name}" for name in _FILES)
-        raise ValueError(f"{path} is that of {command!r}, of which there is no page; give a folder of {known}")
-    return result
+    return result if isinstance(result, dict) else {}
 
 
 def _saved(folder: Path, result: dict[str, Any], read: Callable[[Path], Any]) -> tuple[Any, str]:

@@ -192,9 +192,10 @@ def repeat(result: Mapping[str, Any], model_file: str | None) -> Html:
     return section("How to repeat it", *parts)
 
 
-_OPTIONS = ("diffusion", "noise", "initial_mean", "initial_cov", "emission", "time", "unit", "dt", "span", "method",
-            "objective", "max_iterations")  # fmt: skip
-_OF_LEARNING = ("objective", "max_iterations")
+_OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit",
+            "decimal", "date_order", "dt", "span", "method", "objective", "max_iterations", "tolerance")  # fmt: skip
+_OF_LEARNING = ("objective", "max_iterations", "tolerance")
+_REPEATED = ("values", "errors", "trainable", "individual", "prior", "constraint")
 
 
 def command_of(result: Mapping[str, Any], model_file: str | None) -> str:
@@ -214,9 +215,10 @@ def command_of(result: Mapping[str, Any], model_file: str | None) -> str:
             continue
         ends = [_word(v) for v in value] if name == "span" else [_word(value)]
         words += [f"--{name.replace('_', '-')}", *ends]
-    for option, values in (("--values", given.get("values")), ("--trainable", given.get("trainable"))):
-        for value in values or []:
-            words += [option, str(value)]
+    for name in _REPEATED:
+        for value in given.get(name) or []:
+            words += [f"--{name}", str(value)]
+    words += ["--start-from-data"] if given.get("start_from_data") else []
     for name, seed in (result.get("seeds") or {}).items():
         words += [f"--{name}", str(seed)]
     return shlex.join(words)

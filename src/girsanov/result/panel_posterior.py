@@ -97,7 +97,14 @@ class PanelPosterior(Mapping[str, Posterior]):
         return all(status == "converged" for status in self.statuses.values())
 
     def unresolved(self, name: str) -> str:
-        """Return a sentence on the step of a series' grid that is too long for the drift; empty where none is."""
+        """Return a sentence on the step of a series' grid that is too long for the drift; empty where none is.
+
+        Args:
+            name: the name of the series.
+
+        Returns:
+            The sentence, or an empty text; in continuous time always the latter.
+        """
         o = self._outcomes[name]
         sites, times = (o.run.sites, o.problem.data.times) if isinstance(o, Outcome) else (o.target, o.times)
         discrete = isinstance(sites, Sites) and sites.right is None

@@ -132,7 +132,7 @@ class Posterior(Checks, Pictures, PathEstimate):
 
     @cached_property
     def _at_nodes(self) -> Marginals:
-        return of_state(self.model, self._latent)
+        return of_state(self.model, self._latent, self.times)
 
     @property
     def converged(self) -> bool:
@@ -169,7 +169,7 @@ class Posterior(Checks, Pictures, PathEstimate):
         Returns:
             `mean` (n, d) and `cov` (n, d, d).
         """
-        return of_state(self.model, self._latent_marginals(times))
+        return of_state(self.model, self._latent_marginals(times), self._inside(times))
 
     def _latent_marginals(self, times: Any) -> Marginals:
         t, Q = self._inside(times), self.model.latent.noise.Q
@@ -185,10 +185,16 @@ class Posterior(Checks, Pictures, PathEstimate):
         Returns:
             The quantiles, (k, n, d).
         """
-        return quantiles(self.model, self._latent_marginals(times), q)
+        return quantiles(self.model, self._latent_marginals(times), q, self._inside(times))
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
-        low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW])
+        """Return the lower and the upper end of a band for the state at every node.
+
+        Returns:
+            The mean minus and plus two standard deviations, shape (N, d) each; if the noise depends on the state, the
+            quantiles with the same probabilities.
+        """
+        low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW], self.times)
         return low, high
 
     @float64
@@ -203,9 +209,11 @@ class Posterior(Checks, Pictures, PathEstimate):
             The paths at the nodes, (n, N, d).
         """
         check_draws(key, n)
-        return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)))
+        return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)), self.times)
 
-    def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
+    def forecast(
+        self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None, inputs: Any = None
+    ) -> np.ndarray:
         """Simulate the model onwards from the posterior of the last state, by Euler–Maruyama.
 
         Where a path becomes infinite because the steps are too long, all paths are drawn again with shorter steps.
@@ -215,19 +223,22 @@ class Posterior(Checks, Pictures, PathEstimate):
             key: a JAX random key.
             n: number of paths; default 1000.
             dt: longest step of the simulation; by default the median step of the grid.
+            inputs: what acts on the state after the end of the horizon, as in `TimeSeries`; by default the inputs of
+                the series where they reach that far. Impulses up to the end are part of the last state.
 
         Returns:
             The paths at `times`, (n, k, d).
 
         Raises:
-            ValueError: if the times are not valid, or if paths are not finite even with steps of dt / 16.
+            ValueError: if the times are not valid, if no inputs are known there, or if paths are not finite even with
+                steps of dt / 16.
         """
         start = self._latent.mean[-1], self._latent.cov[-1]
-        return forecast(self, times, lambda n: start, key=key, n=n, dt=dt)
+        return forecast(self, times, lambda n: start, key=key, n=n, dt=dt, inputs=inputs)
 
     @property
     def grid(self) -> Grid:
-        """The time grid: the nodes, and the node of each observation."""
+        """The time grid, that is the nodes and the node of each observation."""
         return Grid(self.times, self.node, len(self.times))
 
     def diagnose(self, *, key: Any, n: int = 2000) -> "girsanov.result.diagnosis.Diagnosis":

@@ -6,14 +6,17 @@ with its place. Nothing of the text is ever executed, so that a file from elsewh
 
 import ast
 import difflib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from girsanov._core.checks import is_finite
+
 LONGEST = 1000  # characters of an expression
-_DEEPEST = 40  # brackets, or operations, inside each other
+DEEPEST = 40  # brackets, or operations, inside each other
 
 FUNCTIONS: dict[str, tuple[int, Callable]] = {
     "exp": (1, jnp.exp),
@@ -100,6 +103,8 @@ def parse(text: Any, where: str) -> Expression:
         EquationError: if the text is anything but arithmetic.
     """
     if isinstance(text, int | float) and not isinstance(text, bool):
+        if not is_finite(text):
+            raise EquationError(f"{where} must be a finite number that fits into 64 bits, got {str(text)[:40]}")
         return number(float(text))
     if not isinstance(text, str) or not text.strip():
         raise EquationError(f"{where} must be an expression in quotes, or a number, got {text!r}")
@@ -112,7 +117,7 @@ def parse(text: Any, where: str) -> Expression:
         said = str(getattr(error, "msg", error)).replace("'**'", "'^'")
         raise source.error(f"this is not an expression ({said})", source.back(place - 1)) from None
     except (MemoryError, RecursionError):
-        raise source.error(f"this has more than {_DEEPEST} operations inside each other", 0) from None
+        raise source.error(f"this has more than {DEEPEST} operations inside each other", 0) from None
     return _copied(tree.body, source, 0)
 
 
@@ -137,8 +142,8 @@ class _Source:
         depth = 0
         for i, c in enumerate(self.text):
             depth += (c in "([{") - (c in ")]}")
-            if depth > _DEEPEST:
-                raise self.error(f"more than {_DEEPEST} brackets are open here", i)
+            if depth > DEEPEST:
+                raise self.error(f"more than {DEEPEST} brackets are open here", i)
             if not (c.isascii() and (c.isalnum() or c in " _+-*/^().,<>=!")):
                 raise self.error(f"the character {c!r} has no meaning in an expression", i)
 
@@ -164,15 +169,18 @@ class _Source:
 
 def _copied(node: ast.expr, source: _Source, depth: int) -> Expression:
     """Copy a node of Python's tree, or raise an error if it is none of those that are allowed."""
-    if depth > _DEEPEST:
-        raise source.at(node, f"this has more than {_DEEPEST} operations inside each other")
+    if depth > DEEPEST:
+        raise source.at(node, f"this has more than {DEEPEST} operations inside each other")
     if isinstance(node, ast.Constant):
         if isinstance(node.value, bool) or not isinstance(node.value, int | float):
             raise source.at(node, f"{node.value!r} is not a number")
         try:
-            return number(float(node.value))
+            value = float(node.value)
         except OverflowError:
-            raise source.at(node, "this number is too large for floating-point arithmetic") from None
+            value = math.inf
+        if not math.isfinite(value):
+            raise source.at(node, "this number is too large for floating-point arithmetic")
+        return number(value)
     if isinstance(node, ast.Name):
         return Expression("name", node.id) if node.id not in NUMBERS else number(NUMBERS[node.id])
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
@@ -199,6 +207,28 @@ def _call(node: ast.Call, source: _Source, depth: int) -> Expression:
     if node.keywords or len(node.args) != count or any(isinstance(a, ast.Starred) for a in node.args):
         raise source.at(node, f"{node.func.id} takes {count} {'number' if count == 1 else 'numbers'}")
     return Expression("call", node.func.id, tuple(_copied(a, source, depth + 1) for a in node.args))
+
+
+def error_at(name: str, text: Any, where: str, said: str) -> EquationError:
+    """Return an error that shows an expression, with carets under the first place of a name in it."""
+    source = _Source(str(text), where)
+    places = [place for place, _ in _places(source.text, {name})]
+    return source.error(said, min(places, default=0), len(name))
+
+
+class Measure(NamedTuple):
+    """How many operations an expression has in all, and how many inside each other."""
+
+    size: int
+    depth: int
+
+
+def measure(e: Expression, of_names: Mapping[str, Measure]) -> Measure:
+    """Return the measure of an expression once the names with a measure are put in."""
+    if e.kind == "name":
+        return of_names.get(e.head, Measure(1, 1))
+    below = [measure(a, of_names) for a in e.arguments]
+    return Measure(1 + sum(m.size for m in below), 1 + max((m.depth for m in below), default=0))
 
 
 def hint(name: str, known: Any) -> str:
