@@ -8,7 +8,7 @@ product N(x; m, S) p(y | x), which with Z(m) = ∫ N(x; m, S) p(y | x) dx are
 For a linear model with Gaussian noise all of it is exact, and this is the Kalman filter.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 
 from girsanov._core.types import Array
 from girsanov.chain.linear_sde import Time, linear_transition
+from girsanov.data.instants import Instant
 from girsanov.data.rows import Rows
 from girsanov.inference.objective import Posed
 from girsanov.model.likelihoods import Gaussian
@@ -37,18 +38,22 @@ def filter_forward(problem: Posed, time: Time) -> Forward:
     initial, rows = model.initial_state(), data.by_node()
     rows = jax.tree.map(jnp.asarray, rows)
     first = jnp.asarray(initial.mean), jnp.asarray(initial.cov)
+    begins, ends = (t if isinstance(t, Instant) else jnp.asarray(t) for t in (data.at_nodes, data.at_ends))
     move = _moved_in_continuous_time if time == "continuous" else _moved
 
-    def step(state, here):
-        row, t, end, gap, valid = here
-        score, seen = _updated(model, row, *state)
-        after = move(model, problem.rule, *seen, t, end, gap)
-        return jax.tree.map(lambda new, old: jnp.where(valid, new, old), after, seen), Forward(*state, score)
+    def step(state: tuple[Array, Array], here: Any):
+        row, at, gap, valid = here
+        m, S = state
+        score, (seen_m, seen_S) = _updated(model, row, m, S)
+        after = move(model, problem.rule, seen_m, seen_S, begins[at], ends[at + 1], gap)
+        state = jax.tree.map(lambda new, old: jnp.where(valid, new, old), after, (seen_m, seen_S))
+        return state, Forward(m, S, score)
 
     nodes = jnp.arange(data.times.shape[0] - 1)
-    here = jax.tree.map(lambda a: a[:-1], rows), data.at_nodes[:-1], data.at_ends[1:], data.gaps, nodes + 1 < data.size
+    here = jax.tree.map(lambda a: a[:-1], rows), nodes, data.gaps, nodes + 1 < data.size
     last, before = jax.lax.scan(step, first, here)
-    final = Forward(*last, _updated(model, jax.tree.map(lambda a: a[-1], rows), *last)[0])
+    m, S = last
+    final = Forward(m, S, _updated(model, jax.tree.map(lambda a: a[-1], rows), m, S)[0])
     return jax.tree.map(lambda all_, one: jnp.concatenate([all_, one[None]]), before, final)
 
 
@@ -87,7 +92,7 @@ def _linearised(model: Model, rule: Rule, m, S, t):
     return A, w @ f - A @ m
 
 
-def _updated(model: Model, row: Rows, m, S):
+def _updated(model: Model, row: Rows, m, S) -> Any:
     """Return the log score of an observation and the moments given it; a node without one changes nothing."""
     observation = model.observation
     one = jax.tree.map(lambda a: a[None], row)

@@ -97,7 +97,8 @@ def extended(post: Posterior, data: SeriesOnGrid, series: Any, method: CVIDP) ->
         back *= 2
     before = _old_bound(post, data, window, method)
     nodes += old - window.first
-    history = History(**result.trace, passes=passes, node_passes=nodes)
+    trace = result.trace
+    history = History(trace["elbo"], trace["step"], trace["decrement"], passes=passes, node_passes=nodes)
     joined = _joined(post, data, window, result)
     settled = post.converged or window.first == 0
     return dataclasses.replace(

@@ -27,7 +27,9 @@ def update(post: Posterior, series: TimeSeries, dt: float | None, grid: Any, met
         raise ValueError("update is for series without inputs: infer with all observations and inputs together")
     check_inputs(model, series)
     _check_follows(post, series)
-    errors = None if series.errors is None else np.concatenate([before.errors, series.errors])
+    errors = None
+    if before.errors is not None and series.errors is not None:
+        errors = np.concatenate([before.errors, series.errors])
     times, values = (np.concatenate([getattr(s, k) for s in (before, series)]) for k in ("times", "values"))
     whole = TimeSeries.counted(times, values, before.unit, before.origin, errors, before.covariates)
     nodes = _nodes(post, whole, dt, grid)
