@@ -294,10 +294,10 @@ def _names(
     """
     keys = {time: "times"} if id is None else {time: "times", id: "names of the series"}
     keys |= dict.fromkeys(inputs, "inputs")
-    if len(keys) < len(inputs) + 1 + (id is not None):
-        raise ValueError(f"inputs={list(inputs)} must be different columns, and not that of the times or names")
     if id == time:
         raise ValueError(f"{time!r} cannot be the column of the times and that of the names of the series too")
+    if len(keys) < len(inputs) + 1 + (id is not None):
+        raise ValueError(f"inputs={list(inputs)} must be different columns, and not that of the times or names")
     for name in constant:
         if name in keys:
             raise ValueError(f"{name!r} is the column of the {keys[name]} and cannot be one of covariates= too")

@@ -5,7 +5,6 @@ from typing import Any
 
 from girsanov.model.equations.expression import (
     DEEPEST,
-    LARGEST,
     EquationError,
     Expression,
     Measure,
@@ -14,6 +13,8 @@ from girsanov.model.equations.expression import (
     measure,
     parse,
 )
+
+LARGEST = 2000  # operations of an expression with its definitions
 
 
 def read_definitions(table: dict[str, Any], names: set[str], texts: dict[str, str]) -> dict[str, Expression]:

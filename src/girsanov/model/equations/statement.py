@@ -40,7 +40,6 @@ DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "lognormal": (("sd",), ()),
     "stochastic_volatility": ((), ()),
 }
-LARGEST = 2000  # operations of an expression with its definitions
 FIXED_SETTINGS = ("low", "high", "trials")  # numbers, not expressions
 RESERVED = ("drift", "diffusion", "initial", "likelihood", "emission", "offset", "t")
 _STATE = ("drift", "noise", "start", "start_sd", "range", "unit")
