@@ -4,6 +4,7 @@ Both are integrals over the Gaussian law of the state. Without observation i tha
 it, q is inferred again from the earlier observations alone, on the grid up to that time.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -153,8 +154,9 @@ def _before(whole: Posed, i: int) -> Posed:
     gaps = np.where(np.arange(N - 1) < size - 1, data.gaps, 1.0)
     observed = np.array(data.observed)
     observed[i:] = False
-    shorter = SeriesOnGrid(
-        times, gaps, np.asarray(size), np.minimum(data.node, size - 1), data.y, observed, data.errors, data.inputs
+    changes = times, gaps, np.asarray(size), np.minimum(data.node, size - 1), observed
+    shorter = dataclasses.replace(
+        data, **dict(zip(("times", "gaps", "size", "node", "observed"), changes, strict=True))
     )
     return eqx.tree_at(lambda p: p.data, whole, shorter)
 
