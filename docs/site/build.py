@@ -115,6 +115,15 @@ def stage_gallery(source: Path, results: Path) -> None:
     (folder / "index.md").write_text("\n".join([introduction, *rows, toc]), encoding="utf-8")
 
 
+def start_page() -> str:
+    """Return the start page; a page of `docs` that none of its lists names comes to the end of "Use"."""
+    text = (HERE / "index.md").read_text(encoding="utf-8")
+    new = [p.stem for p in sorted((ROOT / "docs").glob("*.md")) if not re.search(rf"^{p.stem}$", text, re.MULTILINE)]
+    before, use, after = text.partition(":caption: Use\n")
+    pages, fence, rest = after.partition("```")
+    return before + use + pages + "".join(f"{name}\n" for name in new) + fence + rest
+
+
 def stage(source: Path, results: Path) -> None:
     """Write everything that Sphinx reads into the folder `source`."""
     sys.path.insert(0, str(HERE))
@@ -128,8 +137,8 @@ def stage(source: Path, results: Path) -> None:
         text = relinked((ROOT / f"{name}.md").read_text(encoding="utf-8"))
         (source / f"{name.lower()}.md").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "images", source / "images")
-    for name in ("conf.py", "index.md"):
-        shutil.copy(HERE / name, source / name)
+    shutil.copy(HERE / "conf.py", source / "conf.py")
+    (source / "index.md").write_text(start_page(), encoding="utf-8")
     for name, text in api.pages().items():
         (source / "api" / f"{name}.rst").write_text(text, encoding="utf-8")
     (source / "tutorials").mkdir()

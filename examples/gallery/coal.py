@@ -52,5 +52,6 @@ common.beside(
 common.verdict(fit.posterior)
 
 figure = fit.posterior.plot()
-figure.axes[0].set(xlabel="year", ylabel="log of the rate a year")
+figure.axes[0].set(xlabel="", ylabel="log of the rate a year")
+figure.axes[-1].set(xlabel="year", ylabel="disasters")
 common.keep(figure, out, "coal")

@@ -3,9 +3,7 @@
 Daily changes of the euro in dollars, 2008 and 2009, through the crisis of 2008. Their size follows a hidden state:
 each change is normal with the variance exp(x), and x returns to its mean. This is the stochastic volatility model.
 The bound is not the evidence here, so that the parameters are those of the evidence itself, from sums over a grid of
-states; beside it stands a measure that uses no model, the size of the changes in windows of 41 days. Where the
-diagnosis asks for particles, it is its own filter that is noisy with hundreds of observations: the exact evidence
-agrees with the weights of q's paths.
+states; beside it stands a measure that uses no model, the size of the changes in windows of 41 days.
 """
 
 from pathlib import Path
@@ -44,5 +42,6 @@ print(f"correlation of the two: {ours.corr(theirs):.2f}")
 common.verdict(fit.posterior)
 
 figure = fit.posterior.plot()
-figure.axes[0].set(xlabel="weeks from January 2008", ylabel="log of the variance of a day")
+figure.axes[0].set(xlabel="", ylabel="log of the variance")
+figure.axes[-1].set(xlabel="weeks from January 2008", ylabel="change in a day, per cent")
 common.keep(figure, out, "exchange")

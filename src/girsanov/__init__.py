@@ -13,6 +13,7 @@ with no_collection():
 
     # isort: split
     from girsanov import diffusions, likelihoods
+    from girsanov.data.inputs import Inputs
     from girsanov.data.panel import Panel
     from girsanov.data.series import TimeSeries
     from girsanov.inference.cvi_dp import CVIDP
@@ -46,6 +47,7 @@ with no_collection():
     from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
     from girsanov.model.ready import matern, start_emission
     from girsanov.model.simulate import simulate
+    from girsanov.result.filtered import Filtered, filter
     from girsanov.result.fit import Fit
     from girsanov.result.infer import infer
     from girsanov.result.loading import load
@@ -89,11 +91,13 @@ __all__ = [
     "Cubature",
     "DoubleWell",
     "Duffing",
+    "Filtered",
     "Fit",
     "FitzHughNagumo",
     "GaussHermite",
     "GaussianState",
     "HarmonicOscillator",
+    "Inputs",
     "IntegratedOU",
     "Langevin",
     "Linear",
@@ -121,6 +125,7 @@ __all__ = [
     "bound",
     "compare",
     "diffusions",
+    "filter",
     "infer",
     "learn",
     "likelihoods",

@@ -199,7 +199,7 @@ BAD = {
     ),
     "20240301": ("t,y\n20240301,1\n20240302,2\n", [], "looks like the date 2024-03-01: say in which unit.*--unit D"),
     "numbers with a unit": ("t,y\n1,1\n2,2\n", ["--unit", "D"], "--unit is for dates; times are numbers already, so"),
-    "a unit that there is not": ("t,y\n2024-03-01,1\n", ["--unit", "d"], "unit must be one of us, ms, s"),
+    "a unit that there is not": ("t,y\n2024-03-01,1\n", ["--unit", "d"], "--unit must be one of us, ms, s"),
     "day or month": ("t,y\n01.02.2024,1\n", ["--unit", "D"], "give --date-order DMY if the day comes first"),
     "thousands": ("t;y\n0;1,234\n", [], "give --decimal , if"),
     "three fields": ("t,y\n0,1,2\n", [], "line 2: 3 fields"),
@@ -235,7 +235,7 @@ def test_what_is_wrong_with_a_command_is_one_line(files, capsys):
         (["inferr", "data.csv"], "No such command 'inferr'"),
         (["learn", "data.csv", *OU, "--trainable", "drift", "--prior", "decay"], "--prior 'decay' is not of the form"),
         (["learn", "data.csv", *OU, "--constraint", "drift.decay=1,b"], "neither a name nor two numbers"),
-        (["learn", "model.toml", "data.csv", "--resume"], "has neither unfinished.json nor fit.gv"),
+        (["learn", "model.toml", "data.csv", "--resume"], "has neither unfinished.gv nor fit.gv"),
         (["infer", "data.csv", *OU, "--likelihood", "poisson"], "leave it or --likelihood out"),
         (["infer", "data.csv", *OU[:4], "--likelihood", "student_t:df=4"], "student_t needs scale"),
         (["infer", "data.csv", *OU[:4], "--likelihood", "cauchy"], "unknown --likelihood 'cauchy'"),
@@ -259,6 +259,9 @@ def test_what_is_wrong_with_a_command_is_one_line(files, capsys):
         ("use method=gv.CVIDP(time='continuous')", "use --method continuous"),
         ("gv.infer(model, series, dt=0.5)", "gv.infer(model, series, --dt 0.5)"),
         ("x=3 and timestep=4", "x=3 and timestep=4"),
+        ("dt must be positive", "--dt must be positive"),
+        ("unit must be one of us", "--unit must be one of us"),
+        ("the dt must be positive", "the dt must be positive"),
     ],
 )
 def test_arguments_of_the_library_become_options(message, wanted):

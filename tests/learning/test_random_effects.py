@@ -83,7 +83,7 @@ def predicted(panel, x) -> tuple[np.ndarray, np.ndarray]:
         T = np.diag(np.exp(x[2:4]))
         gain = T @ Z.T @ np.linalg.inv(V + Z @ T @ Z.T)
         values.append(x[:2] + gain @ (series.values[:, 0] - Z @ x[:2]))
-        inverse = np.linalg.inv(T) + Z.T @ np.linalg.solve(V, Z)  # the sd of one given the other is 1/√B_kk
+        inverse = np.linalg.inv(T) + Z.T @ np.linalg.solve(V, Z)
         errors.append(np.sqrt(np.diagonal(np.linalg.inv(inverse))))
     return np.array(values), np.array(errors)
 
@@ -106,6 +106,12 @@ def test_intercepts_and_slopes_have_the_exact_marginal_likelihood(where, request
     assert np.abs(learnt - best).max() < TOLERANCES["optimum_moments"]
 
     values, errors = predicted(panel, best)
+    table = fit.table()
+    assert list(table) == list(panel)
     for k, name in enumerate(NAMES):
         assert np.abs(fit.individual[name][:, 0] - values[:, k]).max() < TOLERANCES["optimum_moments"]
         assert np.abs(fit.individual_errors[name][:, 0] / errors[:, k] - 1.0).max() < TOLERANCES["optimum_moments"]
+        left = [row[f"{name}[0] shrinkage"] for row in table.values()]
+        assert np.abs(left - errors[:, k] ** 2 / np.exp(best[2 + k])).max() < TOLERANCES["optimum_moments"]
+        assert [row[f"{name}[0]"] for row in table.values()] == fit.individual[name][:, 0].tolist()
+        assert [row[f"{name}[0] error"] for row in table.values()] == fit.individual_errors[name][:, 0].tolist()

@@ -25,6 +25,7 @@ from girsanov.baselines.particle_smoother import ParticlePosterior, draw, resamp
 from girsanov.baselines.proposals import Bootstrap
 from girsanov.data.grid import grid_with
 from girsanov.data.series import TimeSeries
+from girsanov.model.driven import driven_on
 from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, path_model
 from girsanov.model.simulate import check_draws
@@ -115,6 +116,7 @@ def annealed_importance_sampling(
     check_whole(steps=steps, runs=runs, sweeps=sweeps)
     model = check_inputs(model, series)
     grid = grid_with(series, dt, span, None)
+    model = driven_on(model, series, grid.times)
     path, resample = path_model(model, series, grid), resampling_nodes(grid, particles)
     start_key, climb_key, sample_key = jax.random.split(key, 3)
     tau = (np.arange(steps + 1) / steps) ** 4

@@ -12,6 +12,7 @@ from girsanov._core.precision import float64
 from girsanov.data.grid import locate
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
+from girsanov.model.diffusions import StateDiffusion
 from girsanov.model.estimate import Marginals, PathEstimate, predicted
 from girsanov.model.likelihoods import Gaussian
 from girsanov.model.model import Model
@@ -55,10 +56,11 @@ class DrawnPaths(PathEstimate):
             Means of shape (n, d) and covariances of shape (n, d, d). Between nodes they include the spread of the
             state given the two nodes around it.
         """
-        mean, cov = self._conditional(self._inside(times))
-        if self.model.latent is self.model:
+        t = self._inside(times)
+        mean, cov = self._conditional(t)
+        if not self.model.is_transformed:
             return Marginals(mean.mean(0), _covariance(mean, mean) + cov)
-        return self._mixed(mean, cov)
+        return self._mixed(mean, cov, t)
 
     def _latent_marginals(self, times: Any) -> Marginals:
         mean, cov = self._conditional(self._inside(times))
@@ -85,10 +87,10 @@ class DrawnPaths(PathEstimate):
         y, within = np.stack([e[0] for e in each]), np.stack([e[1] for e in each])
         return Marginals(y.mean(0), _covariance(y, y) + within.mean(0))
 
-    def _mixed(self, m: np.ndarray, S: np.ndarray) -> Marginals:
+    def _mixed(self, m: np.ndarray, S: np.ndarray, t: np.ndarray) -> Marginals:
         """Return the moments of the state where w given a draw has mean m, (K, n, d), and covariance S, (n, d, d)."""
         K, n, d = m.shape
-        each = of_state(self.model, Marginals(m.reshape(-1, d), np.tile(S, (K, 1, 1))))
+        each = of_state(self.model, Marginals(m.reshape(-1, d), np.tile(S, (K, 1, 1))), np.tile(t, K))
         mean, cov = each.mean.reshape(K, n, d), each.cov.reshape(K, n, d, d)
         return Marginals(mean.mean(0), _covariance(mean, mean) + cov.mean(0))
 
@@ -120,11 +122,11 @@ class DrawnPaths(PathEstimate):
     @cached_property
     def _latent_samples(self) -> np.ndarray:
         """The draws in coordinates in which the noise is constant."""
-        return to_constant(self.model, self.samples)
+        return to_constant(self.model, self.samples, self.times)
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
         """Return quantiles of the draws at every node if the noise depends on the state; else mean ± 2 sd."""
-        if self.model.latent is self.model:
+        if not isinstance(self.model.noise, StateDiffusion):
             return super().band()
         low, high = np.quantile(self.samples, [0.02275, 0.97725], axis=0)
         return low, high

@@ -17,6 +17,8 @@ from girsanov._core.precision import float64
 from girsanov.baselines.line import confine, factors, find_points, initial, kernel, solve
 from girsanov.data.grid import grid_with, locate
 from girsanov.data.series import TimeSeries
+from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.driven import driven_on
 from girsanov.model.estimate import Marginals, PathEstimate
 from girsanov.model.model import Model, check_inputs
 from girsanov.model.simulate import states, to_constant
@@ -98,11 +100,12 @@ class ExactPosterior(PathEstimate):
             The density p(x | data) at these states, shape (k,).
         """
         x = np.asarray(x, dtype=np.float64)
-        if self.model.latent is self.model:
-            return self._latent_density(node, x)
+        here = np.full(len(x), self.times[node])
+        if not isinstance(self.model.noise, StateDiffusion):
+            return self._latent_density(node, to_constant(self.model, x[:, None], here)[:, 0])
         low, high = (float(a[0]) for a in self.model.noise.support(1))
         inside, out = (x > low) & (x < high), np.zeros_like(x)
-        w = to_constant(self.model, x[inside, None])
+        w = to_constant(self.model, x[inside, None], here[inside])
         out[inside] = self._latent_density(node, w[:, 0]) / np.asarray(_slopes(self.model.noise, w))[:, 0]
         return out
 
@@ -128,11 +131,11 @@ class ExactPosterior(PathEstimate):
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
         """Return quantiles of the state at every node if its noise depends on it; else mean ± 2 sd."""
-        if self.model.latent is self.model:
+        if not isinstance(self.model.noise, StateDiffusion):
             return super().band()
         share = np.cumsum(self.density, axis=1) / self.density.sum(1, keepdims=True)
         ends = [[np.interp(q, share[n], self.points[n]) for n in range(len(self.times))] for q in (0.02275, 0.97725)]
-        low, high = states(self.model, np.array(ends)[..., None])
+        low, high = states(self.model, np.array(ends)[..., None], self.times)
         return low, high
 
     @float64
@@ -235,6 +238,7 @@ def exact_smoother(
     if n_points is not None and (int(n_points) != n_points or n_points < _FEWEST):
         raise ValueError(f"n_points must be a whole number ≥ {_FEWEST}, or None to choose it, got {n_points!r}")
     grid = grid_with(series, dt, span, at)
+    model = driven_on(model, series, grid.times)
     coarse = find_points(model, series, grid, n_points)
     ends, n = coarse.points[:, [0, -1]], coarse.points.shape[1]
     fine = solve(model, series, grid, ends, int(np.ceil(1.5 * n)))

@@ -26,7 +26,7 @@ def log_evidence(
         points: equally spaced points of every node, in the coordinate in which the noise is constant.
         tilt: zeros. The derivative in them is the share of the posterior at every point.
     """
-    model, points = stated.latent, jnp.asarray(points)
+    model, points = stated.driven_by(data.inputs).latent, jnp.asarray(points)
     spacing = points[:, 1] - points[:, 0]
     of_row = jax.vmap(lambda row, v: model.observation.log_prob(row, v[None]), in_axes=(None, 0))
     log_factor = tilt.at[data.node].add(jax.vmap(of_row)(data.rows, points[data.node]))

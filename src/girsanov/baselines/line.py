@@ -13,6 +13,7 @@ from girsanov._core.types import Array
 from girsanov.data.grid import Grid
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
+from girsanov.model.driven import driven_on
 from girsanov.model.model import Model
 from girsanov.model.simulate import states
 
@@ -221,9 +222,10 @@ class Solution(NamedTuple):
 
 def solve(stated: Model, series: TimeSeries, grid: Grid, ends: np.ndarray, n: int) -> Solution:
     """Run the recursion with n equally spaced points between the ends of every node, for the model as it was stated."""
+    stated = driven_on(stated, series, grid.times)
     model = stated.latent
     points = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * np.linspace(0.0, 1.0, n)
-    values = states(stated, points[..., None])[..., 0]
+    values = states(stated, points.T[..., None], grid.times)[..., 0].T
     check_drift(model, grid.times, points)
     log_factor = np.zeros_like(points)
     for log_f, node in zip(factors(model, series), grid.node, strict=True):
@@ -258,7 +260,7 @@ def find_points(stated: Model, series: TimeSeries, grid: Grid, n_points: int | N
     Raises:
         ValueError: if no range is wide enough, or if the points needed are too many.
     """
-    latent = stated.latent
+    latent = driven_on(stated, series, grid.times).latent
     lo, hi = first_range(latent, series, grid)
     widen = 1.0
     for _ in range(_MAX_WIDENINGS):

@@ -278,6 +278,10 @@ def neural_sde(
     check_extra("diffrax", "baselines.neural_sde")
     check_draws(key, samples, name="samples")
     model = check_inputs(model, series)
+    if series.inputs is not None:
+        raise ValueError(
+            "the neural SDE is for models without inputs: use gv.infer, or girsanov.baselines.particle_smoother"
+        )
     if model.latent is not model:
         raise ValueError(
             "the neural SDE is for models with constant noise; the noise of this one depends on the state: use "

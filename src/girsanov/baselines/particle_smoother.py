@@ -17,6 +17,7 @@ from girsanov.baselines.particle_filter import conditional_sweep, particle_filte
 from girsanov.baselines.proposals import Bootstrap, GaussianPath, Proposal, guide
 from girsanov.data.grid import Grid, grid_with
 from girsanov.data.series import TimeSeries
+from girsanov.model.driven import driven_on
 from girsanov.model.model import Model, check_inputs
 from girsanov.model.path_model import PathModel, exact_path_model, path_model
 from girsanov.model.simulate import check_draws, states
@@ -64,7 +65,7 @@ class ParticlePosterior(DrawnPaths):
         `every` are the paths of all sweeps, shape (sweeps, chains, N, d), or None. `evidence` is the pair of log
         evidence and standard error.
         """
-        draws = states(model, draws)
+        draws = states(model, draws, times)
         ess, rhat = diagnostics(draws)
         moved = np.full(len(times), np.nan)
         if every is not None and len(every) > 1:
@@ -175,6 +176,7 @@ def particle_smoother(
     if not 0.0 < trust <= 1.0:
         raise ValueError(f"trust must be in (0, 1], got {trust!r}")
     grid = grid_with(series, dt, span, at)
+    model = driven_on(model, series, grid.times)
     path, proposal = _set_up(model, series, grid, guided, np.float64(trust))
     resample = resampling_nodes(grid, particles)
     start_key, sweep_key, evidence_key = jax.random.split(key, 3)

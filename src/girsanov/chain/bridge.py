@@ -78,7 +78,7 @@ def _by(g: np.ndarray, a: np.ndarray) -> np.ndarray:
 @float64
 def _exact(base: Linearisation, Q: np.ndarray, m: np.ndarray, s: np.ndarray, u: np.ndarray) -> tuple[tuple, tuple]:
     """Return the two transitions of `_euler` for the SDE in continuous time, with A and b linear between the nodes."""
-    lanes = _exact_lanes(base[m], base[m + 1], Q, s, u)
+    lanes = _exact_lanes(base.at_left[m], base.at_right[m], Q, s, u)
     before, after = (tuple(np.moveaxis(np.asarray(a), -1, 0) for a in half) for half in lanes)
     return before, after
 

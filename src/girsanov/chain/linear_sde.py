@@ -28,14 +28,26 @@ class Linearisation(eqx.Module):
     """The linear drift f_L(x) = A x + b of the base process p_L.
 
     In discrete time there is one pair (A, b) for every step. In continuous time there is one pair for every node, and
-    A and b are linear in time between the nodes.
+    A and b are linear in time between the nodes. Where they may jump at nodes, as with inputs, the pair is that from
+    the node on, and `before` has the pair up to it.
     """
 
     A: Float[Array, "d d M"]
     b: Float[Array, "d M"]
+    before: "Linearisation | None" = None
 
     def __getitem__(self, lanes: Any) -> "Linearisation":
         return Linearisation(self.A[..., lanes], self.b[..., lanes])
+
+    @property
+    def at_left(self) -> "Linearisation":
+        """The pairs at the left ends of all intervals, of a drift that is given at the nodes."""
+        return self[LEFT]
+
+    @property
+    def at_right(self) -> "Linearisation":
+        """The pairs at the right ends of all intervals, of a drift that is given at the nodes."""
+        return (self if self.before is None else self.before)[RIGHT]
 
 
 LEFT, RIGHT = slice(None, -1), slice(1, None)  # these select the left and the right node of every interval
@@ -73,8 +85,8 @@ def linear_transition(
 
 def exact_transition(base: Linearisation, Q: Float[Array, "d d"], gaps: Float[Array, " M"]) -> Transition:
     """Return the transition over every interval for a linear drift that is given at the nodes."""
-    A, b = jnp.asarray(base.A), jnp.asarray(base.b)
-    return linear_transition((A[..., LEFT], A[..., RIGHT]), (b[..., LEFT], b[..., RIGHT]), Q, gaps)
+    left, right = (jax.tree.map(jnp.asarray, end) for end in (base.at_left, base.at_right))
+    return linear_transition((left.A, right.A), (left.b, right.b), Q, gaps)
 
 
 def half_transitions(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from girsanov import report
 from girsanov.cli.app import app
 from girsanov.cli.groups import with_groups
-from girsanov.cli.modelling import Stated, load_result, models_and_data, stated_model
+from girsanov.cli.modelling import Stated, models_and_data, stated_model
 from girsanov.cli.options import (
     DataOptions,
     Files,
@@ -22,9 +22,9 @@ from girsanov.cli.options import (
 )
 from girsanov.cli.output import not_converged, outcome_of, run_folder, say, table_of, write_posterior
 from girsanov.cli.reading import Read, in_lines, read_data, times_of
-from girsanov.cli.run_folder import copy_input
+from girsanov.cli.run_folder import UNFINISHED, copy_input
 from girsanov.cli.step import chosen_step
-from girsanov.cli.unfinished import Unfinished
+from girsanov.cli.unfinished import earlier_fit
 
 if TYPE_CHECKING:
     import girsanov as gv
@@ -72,7 +72,9 @@ def method_of(name: str, tolerance: float | None = None) -> Any:
     return how if tolerance is None else dataclasses.replace(how, tolerance=tolerance)
 
 
-def make_task(stated: Stated, read: Read, dt: float | None, span: tuple[str, str] | None, method: Any) -> Task:
+def make_task(
+    stated: Stated, read: Read, dt: float | None, span: tuple[str, str] | None, method: Any, progress: bool = True
+) -> Task:
     """Return what to work on, with the span as numbers and a step."""
     horizon = None
     if span is not None:
@@ -81,12 +83,18 @@ def make_task(stated: Stated, read: Read, dt: float | None, span: tuple[str, str
     if dt is not None:
         return Task(stated, read, horizon, dt, "")
     with in_lines(read.data):
-        found = chosen_step(stated.model, read.data, horizon, method)
+        found = chosen_step(stated.model, read.data, horizon, method, progress)
     return Task(stated, read, horizon, found.dt, found.line)
 
 
 def read_task(
-    files: list[Path], model: ModelOptions, data: DataOptions, dt: float | None, span: Any, method: Any
+    files: list[Path],
+    model: ModelOptions,
+    data: DataOptions,
+    dt: float | None,
+    span: Any,
+    method: Any,
+    progress: bool = True,
 ) -> Task:
     """Return the task of a command that takes one model, or options, and data."""
     of_models, file = models_and_data(files)
@@ -94,7 +102,7 @@ def read_task(
         raise ValueError(f"one model is needed, and {len(of_models)} were given; girsanov compare takes several")
     stated = stated_model(of_models[0] if of_models else None, model)
     read = read_data(file, data, stated.model.output_names or ())
-    return make_task(stated, read, dt, span, method)
+    return make_task(stated, read, dt, span, method, progress)
 
 
 Method = Annotated[str, run_option("cvi_dp (if not given), continuous or vdp", metavar="NAME")]
@@ -120,7 +128,7 @@ def infer(
 
     with run_folder(out, "infer") as folder:
         how = method_of(method, tolerance)
-        task = read_task(files, model, data, dt, span, how)
+        task = read_task(files, model, data, dt, span, how, not say_how.quiet)
         with in_lines(task.read.data):
             post = gv.infer(
                 task.model, task.read.data, dt=task.dt, span=task.span, method=how, progress=not say_how.quiet
@@ -188,22 +196,22 @@ def learn(
 
     with run_folder(out, "learn") as folder:
         how = method_of(method)
-        task = read_task(files, model, data, dt, span, how)
+        task = read_task(files, model, data, dt, span, how, not say_how.quiet)
         settings = task.settings() | {"method": method, **_stated(options, tolerance)}
-        kept = Unfinished(out, settings, task.read.file)
         arguments = _arguments(options, tolerance)
-        start = task.model
         if resume:
-            start, arguments["resume"] = kept.resume(task.model, load_result)
+            arguments["resume"] = earlier_fit(out, model, task.read.data)
         needs_key = options.objective == "particles"
         if needs_key:
             arguments["key"] = jax.random.key(seed)
         if hasattr(task.read.data, "times"):
-            arguments |= {"watch": kept.keep, "method": how}
+            arguments |= {"checkpoint": out / UNFINISHED, "method": how}
         elif method != "cvi_dp":
             arguments["method"] = how
         with in_lines(task.read.data):
-            fit = gv.learn(start, task.read.data, dt=task.dt, span=task.span, progress=not say_how.quiet, **arguments)
+            fit = gv.learn(
+                task.model, task.read.data, dt=task.dt, span=task.span, progress=not say_how.quiet, **arguments
+            )
         _write_fit(fit, folder)
         task.copy_files(folder, out)
         post = getattr(fit, "posterior", None) or fit.posteriors  # pyright: ignore[reportAttributeAccessIssue]

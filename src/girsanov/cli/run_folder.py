@@ -16,7 +16,7 @@ from typing import Any
 
 from girsanov._core import interrupt
 
-UNFINISHED = "unfinished.json"
+UNFINISHED = "unfinished.gv"
 _STAGE, _LOCK = ".girsanov-", ".lock"
 # What runs wrote before result.json had a list of its files.
 _KNOWN = ("posterior.csv", "posterior.gv", "fit.gv", "history.csv", "figure.png", "learning.png", "comparison.csv")
@@ -53,7 +53,9 @@ def run_folder(out: Path, command: str) -> Iterator[Path]:
 
         def end() -> None:  # on Ctrl-C, in another thread: a run that is finished is put in its place
             with publishing:
-                _publish(stage, out)
+                if not _publish(stage, out) and (out / UNFINISHED).exists():
+                    kept = f"the best parameters so far are in {out / UNFINISHED}"
+                    interrupt.note(f"{kept}: the same command with --resume goes on")
                 _clear(stage, made)
 
         interrupt.note(f"nothing was written to {out}")

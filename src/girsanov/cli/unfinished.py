@@ -1,77 +1,34 @@
-"""What is kept of a run of `girsanov learn` while it goes on, and how `--resume` goes on from it."""
+"""What `girsanov learn` leaves in its folder while it goes on, and how `--resume` goes on from it."""
 
-import json
-import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from girsanov import report
-from girsanov._core import interrupt
+from girsanov.cli.modelling import load_result
+from girsanov.cli.options import ModelOptions
 from girsanov.cli.run_folder import UNFINISHED
 
-if TYPE_CHECKING:
-    import girsanov as gv
 
-_BETWEEN = 1.0  # seconds between two writes
-# What a run that goes on may change.
-_FREE = ("max_iterations", "tolerance", "dt", "span", "prior", "start_from_data", "model", "method", "objective")
-
-
-class Unfinished:
-    """The best parameters so far of a run of learning, in a file of its folder.
+def earlier_fit(out: Path, options: ModelOptions, series: Any) -> Any:
+    """Return the fit that an interrupted run has left in its folder, or else that of a finished one.
 
     Args:
         out: the folder.
-        settings: the settings of the run.
-        data: the file of the data.
+        options: those of the model, for a drift of the user's own.
+        series: the data, which must be those of the fit.
+
+    Raises:
+        ValueError: if there is no fit, or if it is one of other data.
     """
-
-    def __init__(self, out: Path, settings: Mapping[str, Any], data: Path):
-        self.out, self.file = out, out / UNFINISHED
-        kept = {k: v for k, v in settings.items() if k not in _FREE}
-        self.made_with = json.loads(json.dumps({**kept, "sha256": report.sha256(data)}, default=_plain))
-        self.best, self.last = -np.inf, -np.inf
-
-    def keep(self, parameters: Mapping[str, np.ndarray], objective: float) -> None:
-        """Write the parameters, if they are the best so far; at most once a second."""
-        if not objective > self.best or time.perf_counter() - self.last < _BETWEEN:
-            return
-        self.best, self.last = objective, time.perf_counter()
-        values = {name: np.asarray(value).tolist() for name, value in parameters.items()}
-        content = {"parameters": values, "objective": objective, "made_with": self.made_with}
-        temporary = self.out / f".{UNFINISHED}.tmp"
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(self.file)
-        interrupt.note(f"the best parameters so far are in {self.file}: the same command with --resume goes on")
-
-    def resume(self, model: "gv.Model", load: Callable[[Path], Any]) -> tuple["gv.Model", Any]:
-        """Return the model with the parameters that an interrupted run left, or the fit of one that was finished."""
-        from girsanov.learning.parameters import leaves_by_path, replaced
-
-        if not self.file.exists():
-            if not (self.out / "fit.gv").exists():
-                raise ValueError(
-                    f"--resume: {self.out} has neither {UNFINISHED} nor fit.gv to go on from; leave it out"
-                )
-            return model, load(self.out)
-        content = json.loads(self.file.read_text(encoding="utf-8"))
-        for name, value in self.made_with.items():
-            if content["made_with"].get(name) != value:
-                what = "the data" if name == "sha256" else f"the setting {name!r}"
-                raise ValueError(
-                    f"--resume: {self.file} was made with another value of {what}; repeat the command as it was, or "
-                    "leave --resume out to begin anew"
-                )
-        values = {name: np.asarray(value, np.float64) for name, value in content["parameters"].items()}
-        leaves = leaves_by_path(model)
-        for name, value in values.items():
-            if name not in leaves or np.shape(leaves[name]) != value.shape:
-                raise ValueError(f"--resume: {self.file} has a parameter {name!r} that the model has not")
-        return replaced(model, values), None
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+    if not hasattr(series, "times"):
+        raise ValueError("--resume is for a single series: leave it or --id out")
+    file = next((out / name for name in (UNFINISHED, "fit.gv") if (out / name).is_file()), None)
+    if file is None:
+        raise ValueError(f"--resume: {out} has neither {UNFINISHED} nor fit.gv to go on from; leave it out")
+    fit = load_result(file, options)
+    before = fit.posterior.series
+    same = np.array_equal(before.times, series.times) and np.array_equal(before.values, series.values, equal_nan=True)
+    if not same:
+        raise ValueError(f"--resume: {file} is of other data; leave it out to begin anew")
+    return fit

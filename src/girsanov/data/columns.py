@@ -61,8 +61,8 @@ class Columns(NamedTuple):
     """Times (n,), either numbers or dates that are not yet converted to numbers, values (n, D) and their errors.
 
     `ids` are the names of the series that the rows belong to, (n,), or None where no column of names was asked for;
-    `covariates` are the columns that should be constant within a series. `source` is where the rows come from, for
-    files of text.
+    `covariates` are the columns that should be constant within a series, and `inputs` those that act on the state,
+    (n, m), NaN where a cell is empty. `source` is where the rows come from, for files of text.
     """
 
     times: Any
@@ -71,6 +71,7 @@ class Columns(NamedTuple):
     ids: list[str] | None = None
     covariates: dict[str, np.ndarray] | None = None
     source: Source | None = None
+    inputs: np.ndarray | None = None
 
 
 Names = Sequence[str] | str | None
@@ -86,6 +87,7 @@ def read_csv(
     covariates: Names = None,
     decimal: str | None = None,
     date_order: str | None = None,
+    inputs: Sequence[str] = (),
 ) -> Columns:
     """Read the columns of a file with a header. `dated` says that the times are dates, `id` names the series."""
     constant = _as_list(covariates)
@@ -96,11 +98,11 @@ def read_csv(
             f"{source}, {table.place} 1: the first row is of numbers, {', '.join(header)}, and the columns have no "
             f"names; put a row with names above it, such as {time},y"
         )
-    names, sds = _names(header, time, values, errors, source, id, constant)
+    names, sds = _names(header, time, values, errors, source, id, constant, inputs)
     if decimal not in (None, ".", ","):
         raise ValueError(f"decimal must be '.' or ',', got {decimal!r}")
     keys = [time, *constant] if id is None else [time, id, *constant]
-    place = {name: header.index(name) for name in [*keys, *names, *sds]}
+    place = {name: header.index(name) for name in [*keys, *names, *sds, *inputs]}
     texts = {name: [row[j].strip() for row in table.cells] for name, j in place.items()}
     comma = _decimal_comma(table, {n: t for n, t in texts.items() if n != id}) if decimal is None else decimal == ","
     if comma:
@@ -132,7 +134,8 @@ def read_csv(
     stacked = _stacked(numbers, names, sds)
     found += _fills(names, stacked[0])
     fixed = {name: numbers(name) for name in constant}
-    read = Columns(times, *stacked, ids, fixed, Source(source, table.place, table.lines, names, found))
+    whence = Source(source, table.place, table.lines, names, found)
+    read = Columns(times, *stacked, ids, fixed, whence, _together(numbers, inputs))
     _check_errors(read, names, sds, lambda i, name: f"{table.at(i)}, column {name!r}")
     return read
 
@@ -227,6 +230,11 @@ def _stacked(column: Callable[[str], np.ndarray], names: list[str], sds: list[st
     return values, np.stack([column(name) for name in sds], axis=1) if sds else None
 
 
+def _together(column: Callable[[str], np.ndarray], names: Sequence[str]) -> np.ndarray | None:
+    """Return columns as a matrix, or None where there are none."""
+    return np.stack([column(name) for name in names], axis=1) if names else None
+
+
 def read_frame(
     frame: Any,
     time: str,
@@ -236,6 +244,7 @@ def read_frame(
     source: str,
     id: str | None = None,
     covariates: Names = None,
+    inputs: Sequence[str] = (),
 ) -> Columns:
     """Read the columns of a pandas table; `time` and `id` name columns or levels of the index.
 
@@ -246,12 +255,13 @@ def read_frame(
     levels = [name for name in levels if name in frame.index.names]
     if levels:
         frame = frame.reset_index(levels)
-    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id, constant)
+    names, sds = _names([str(c) for c in frame.columns], time, values, errors, source, id, constant, inputs)
     frame = frame.set_axis([str(c) for c in frame.columns], axis=1)
     times = frame[time].array if dated or are_dates(frame[time]) else _column(frame, time, source, _AS_DATES)
     ids = None if id is None else _ids(frame[id], f"{source}, column {id!r}")
-    fixed = {name: _column(frame, name, source) for name in constant}
-    read = Columns(times, *_stacked(lambda name: _column(frame, name, source), names, sds), ids, fixed)
+    column = lambda name: _column(frame, name, source)  # noqa: E731
+    fixed = {name: column(name) for name in constant}
+    read = Columns(times, *_stacked(column, names, sds), ids, fixed, None, _together(column, inputs))
     _check_errors(read, names, sds, lambda i, name: f"{source}, column {name!r}, row {i}")
     return read
 
@@ -276,12 +286,16 @@ def _names(
     source: str,
     id: str | None = None,
     constant: Sequence[str] = (),
+    inputs: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Return the names of the columns of the values and of the errors; each name must occur exactly once.
 
-    By default the values are all columns but the time, the errors, the covariates, and the names of the series.
+    By default the values are all columns but the time, errors, covariates, inputs, and the names of the series.
     """
     keys = {time: "times"} if id is None else {time: "times", id: "names of the series"}
+    keys |= dict.fromkeys(inputs, "inputs")
+    if len(keys) < len(inputs) + 1 + (id is not None):
+        raise ValueError(f"inputs={list(inputs)} must be different columns, and not that of the times or names")
     if id == time:
         raise ValueError(f"{time!r} cannot be the column of the times and that of the names of the series too")
     for name in constant:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from girsanov._core.checks import check_positive, shown
-from girsanov.data.series import TimeSeries
+from girsanov._core.precision import frozen
 
 # Two times count as equal if they differ by no more than a few units in the last place, or by no more than this share
 # of the adjacent gap. The second rule is needed because a sum of many steps can be off by more than the last place.
@@ -15,6 +15,13 @@ _SAME = 1e-6
 _LAST_PLACES = 4.0
 # Bytes that inference needs for each node of a scalar state. The number grows with the square of the dimension.
 _NODE_BYTES = 800
+
+
+class _Times(NamedTuple):
+    """The part of a series that a grid depends on."""
+
+    times: np.ndarray
+    inputs: Any
 
 
 class Grid(NamedTuple):
@@ -25,11 +32,13 @@ class Grid(NamedTuple):
         node: for each observation the index of its node, shape (n,).
         capacity: the largest number of nodes that a series with as many observations, on the same span and with the
             same step, can need. Arrays are padded to this length, so that such series share one compiled program.
+        events: the indices of the nodes at which inputs have steps or impulses, which coarser grids have too.
     """
 
     times: np.ndarray
     node: np.ndarray
     capacity: int
+    events: np.ndarray = frozen(np.empty(0, int))
 
 
 def rounding(*times: Any) -> float:
@@ -47,10 +56,10 @@ def locate(nodes: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return index, distance <= np.maximum(rounding(nodes), share)
 
 
-def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None) -> Grid:
-    """Return the grid of t₀, t₀ + dt, …, t₁ and the observation times. An observation replaces a node at its time.
+def regular_grid(series: Any, dt: float, span: tuple[float, float] | None) -> Grid:
+    """Return the grid of t₀, t₀ + dt, …, t₁, the observation times, and those of steps and impulses of the inputs.
 
-    The span (t₀, t₁) is by default from the first to the last observation.
+    These times replace a node at the same time. The span (t₀, t₁) is by default from the first to the last observation.
     """
     t0, t1 = _span(series, span)
     check_positive(dt=dt)
@@ -65,14 +74,26 @@ def regular_grid(series: TimeSeries, dt: float, span: tuple[float, float] | None
         nodes = np.append(nodes, t1)
     elif len(nodes) > 1:
         nodes[-1] = t1
+    fixed = _with_events(series, t0, t1)
+    nearest, _ = _nearest(fixed, nodes)
+    keep = np.abs(fixed[nearest] - nodes) > same
+    times = np.sort(np.concatenate([nodes[keep], fixed]))
+    return _grid(times, np.searchsorted(times, series.times), len(nodes) + len(fixed))
+
+
+def _with_events(series: Any, t0: float, t1: float) -> np.ndarray:
+    """Return the observation times and those of steps and impulses inside the span, after checking the inputs."""
     obs = series.times
-    nearest, _ = _nearest(obs, nodes)
-    keep = np.abs(obs[nearest] - nodes) > same
-    times = np.sort(np.concatenate([nodes[keep], obs]))
-    return _grid(times, np.searchsorted(times, obs), len(nodes) + len(obs))
+    if series.inputs is None:
+        return obs
+    series.inputs.check_reach(t0, t1)
+    events, slack = series.inputs.events, rounding(t0, t1)
+    events = np.clip(events[(events >= t0 - slack) & (events <= t1 + slack)], t0, t1)
+    events = events[np.diff(events, prepend=-np.inf) > slack]
+    return np.union1d(obs, events[_nearest(obs, events)[1] > slack])
 
 
-def grid_with(series: TimeSeries, dt: float | None, span: Any, at: Any) -> Grid:
+def grid_with(series: Any, dt: float | None, span: Any, at: Any) -> Grid:
     """Return the regular grid with additional nodes at the times `at`, which must lie inside its span."""
     if dt is None:
         raise ValueError("give dt=, the step of the time grid")
@@ -90,11 +111,11 @@ def grid_with(series: TimeSeries, dt: float | None, span: Any, at: Any) -> Grid:
     further = np.clip(further, t0, t1)
     further = further[_nearest(series.times, further)[1] > slack]
     times = np.union1d(series.times, further[np.diff(further, prepend=-np.inf) > slack])
-    grid = regular_grid(TimeSeries(times, np.zeros(len(times))), dt, (t0, t1))
+    grid = regular_grid(_Times(times, series.inputs), dt, (t0, t1))
     return _grid(grid.times, np.searchsorted(grid.times, series.times), grid.capacity)
 
 
-def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Grid:
+def make_grid(series: Any, dt: float | None, span: Any, grid: Any) -> Grid:
     """Return the regular grid with step `dt`, or the grid whose times the user gives as `grid`."""
     if (dt is None) == (grid is None):
         raise ValueError("give either dt= (the step of the time grid) or grid= (its times)")
@@ -106,7 +127,7 @@ def make_grid(series: TimeSeries, dt: float | None, span: Any, grid: Any) -> Gri
     return given_grid(series, grid)
 
 
-def given_grid(series: TimeSeries, grid: Any) -> Grid:
+def given_grid(series: Any, grid: Any) -> Grid:
     """Return the grid with the times that the user gives. They must contain the observation times."""
     times = series.numbers(grid, "grid")
     if times.ndim != 1 or len(times) < 1:
@@ -131,20 +152,24 @@ def given_grid(series: TimeSeries, grid: Any) -> Grid:
             f"{float(times[node[i]])!r}. Use np.union1d(grid, series.times)"
         )
     times[node] = obs
+    if series.inputs is not None:
+        series.inputs.check_reach(float(times[0]), float(times[-1]))
     return _grid(times, node, len(times))
 
 
 def coarsen(grid: Grid, ratio: int) -> Grid:
-    """Return the grid with only every ratio-th node, the nodes of the observations and the last node."""
+    """Return the grid with only every ratio-th node, those of observations, steps and impulses, and the last node."""
     keep = np.zeros(len(grid.times), bool)
     keep[::ratio] = True
     keep[-1] = True
     keep[grid.node] = True
+    keep[grid.events] = True
     position = np.cumsum(keep) - 1
-    return _grid(grid.times[keep], position[grid.node], -(-grid.capacity // ratio) + len(grid.node) + 1)
+    capacity = -(-grid.capacity // ratio) + len(grid.node) + len(grid.events) + 1
+    return _grid(grid.times[keep], position[grid.node], capacity)
 
 
-def _span(series: TimeSeries, span: tuple[float, float] | None) -> tuple[float, float]:
+def _span(series: Any, span: tuple[float, float] | None) -> tuple[float, float]:
     first, last = float(series.times[0]), float(series.times[-1])
     if span is None:
         return first, last
@@ -155,7 +180,7 @@ def _span(series: TimeSeries, span: tuple[float, float] | None) -> tuple[float, 
     if not (np.isfinite(t0) and np.isfinite(t1) and t1 >= t0):
         raise ValueError(f"span must be (start, end) with finite start ≤ end, got ({t0}, {t1})")
     slack = rounding(t0, t1)
-    for i, t in ((0, first), (len(series) - 1, last)):
+    for i, t in ((0, first), (len(series.times) - 1, last)):
         if t < t0 - slack or t > t1 + slack:
             raise ValueError(
                 f"the observation at times[{i}] = {shown(t)} lies outside span = ({shown(t0)}, {shown(t1)}); "

@@ -1,6 +1,7 @@
 """A time series on the nodes of a grid: the arrays that all methods pass to compiled code."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from girsanov._core.precision import frozen
 from girsanov._core.types import Array
 from girsanov.data.grid import Grid
+from girsanov.data.instants import InputsOnGrid
 from girsanov.data.rows import Rows, rows_of
 from girsanov.data.series import TimeSeries
 
@@ -29,6 +31,7 @@ class SeriesOnGrid(eqx.Module):
         observed: mask of the values that are not missing, shape (n, D).
         errors: known standard deviations of the values, shape (n, D), or None if the series has none.
         covariates: numbers that describe the series, by name, or None if the model takes none.
+        inputs: the inputs on the nodes, or None if the series has none.
     """
 
     times: Float[Array, " N"]
@@ -39,6 +42,23 @@ class SeriesOnGrid(eqx.Module):
     observed: Bool[Array, "n D"]
     errors: Float[Array, "n D"] | None = None
     covariates: dict[str, Float[Array, ""]] | None = None
+    inputs: InputsOnGrid | None = None
+
+    @property
+    def at_nodes(self) -> Any:
+        """The times of the nodes, as a drift takes them: with the inputs from there on, if there are any."""
+        return self.times if self.inputs is None else self.inputs.at_nodes(self.times)
+
+    @property
+    def at_ends(self) -> Any:
+        """The times of the nodes as the ends of the intervals before them: with the inputs up to there."""
+        return self.times if self.inputs is None else self.inputs.at_ends(self.times)
+
+    @property
+    def at_middles(self) -> Any:
+        """The times of the middles of all intervals, with the inputs there."""
+        times = self.times[:-1] + 0.5 * self.gaps
+        return times if self.inputs is None else self.inputs.at_middles(times)
 
     @property
     def rows(self) -> Rows:
@@ -54,11 +74,14 @@ class SeriesOnGrid(eqx.Module):
     def grid(self) -> Grid:
         """The grid without padding, in NumPy arrays."""
         times, node = frozen(np.asarray(self.times)[: int(self.size)]), frozen(np.asarray(self.node)[:])
-        return Grid(times, node, len(self.times))
+        if self.inputs is None:
+            return Grid(times, node, len(self.times))
+        return Grid(times, node, len(self.times), self.inputs.trimmed(len(times)).events)
 
     def on(self, grid: Grid, capacity: int) -> "SeriesOnGrid":
         """Return the same observations on another grid, padded to `capacity` nodes."""
-        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors, self.covariates)
+        inputs = None if self.inputs is None else self.inputs.on(grid.times).padded(capacity)
+        return SeriesOnGrid(*_padded(grid, capacity), self.y, self.observed, self.errors, self.covariates, inputs)
 
     def padded(self, capacity: int, rows: int) -> "SeriesOnGrid":
         """Return the same series with this many nodes, at least one of them padding, and this many observations.
@@ -74,7 +97,8 @@ class SeriesOnGrid(eqx.Module):
         y = np.concatenate([self.y, np.broadcast_to(self.y[:1], (more, self.y.shape[1]))])  # allowed by the likelihood
         errors = None if self.errors is None else longer(self.errors, 1.0)
         node, observed = longer(node, capacity - 1), longer(self.observed, False)
-        return SeriesOnGrid(times, gaps, size, node, y, observed, errors, self.covariates)
+        inputs = None if self.inputs is None else self.inputs.trimmed(int(size)).padded(capacity)
+        return SeriesOnGrid(times, gaps, size, node, y, observed, errors, self.covariates, inputs)
 
     def by_node(self) -> Rows:
         """Return one row for every node; at a node without observation every value is missing.
@@ -103,9 +127,12 @@ def on_grid(
 
     `covariates` names those that the model takes; None if it takes none.
     """
-    rows = rows_of(series)
+    rows, inputs = rows_of(series), None
     given = None if covariates is None else {name: np.asarray(series.covariates[name]) for name in covariates}
-    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors, given)
+    if series.inputs is not None:
+        inputs = series.inputs.on(grid.times)
+        inputs = inputs if capacity is None else inputs.padded(capacity)
+    return SeriesOnGrid(*_padded(grid, capacity), rows.y, rows.observed, rows.errors, given, inputs)
 
 
 def _padded(grid: Grid, capacity: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

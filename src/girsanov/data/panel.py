@@ -9,6 +9,7 @@ import numpy as np
 from girsanov._core.checks import as_floats, shown
 from girsanov.data.columns import Columns, Names, read_csv, read_frame
 from girsanov.data.dates import as_numbers
+from girsanov.data.inputs import input_names
 from girsanov.data.series import TimeSeries
 
 
@@ -56,6 +57,17 @@ class Panel(Mapping[str, TimeSeries]):
                 raise ValueError(
                     f"the times of series {name!r} are counted in {one.unit or 'plain numbers'}, those of series "
                     f"{first!r} in {self[first].unit or 'plain numbers'}; give all of them the same unit="
+                )
+            if (one.inputs is None) != (self[first].inputs is None):
+                some, other = (name, first) if one.inputs is None else (first, name)
+                raise ValueError(
+                    f"series {some!r} has no inputs, but series {other!r} has: give all of them inputs, such as "
+                    "gv.Inputs.constant(0.0) where nothing acts on the state"
+                )
+            if one.inputs is not None and one.inputs.dim != self[first].inputs.dim:  # pyright: ignore
+                raise ValueError(
+                    f"the inputs of series {name!r} have {one.inputs.dim} components, those of series {first!r} "
+                    f"{self[first].inputs.dim}; give all of them the same ones"  # pyright: ignore
                 )
 
     @property
@@ -109,6 +121,8 @@ class Panel(Mapping[str, TimeSeries]):
         origin: Any = None,
         decimal: str | None = None,
         date_order: str | None = None,
+        inputs: Names = None,
+        input_kind: Any = "linear",
     ) -> "Panel":
         """Read a panel from a CSV file with a row for every series and time.
 
@@ -123,13 +137,16 @@ class Panel(Mapping[str, TimeSeries]):
             origin: the date that becomes time zero of all series, by default the first date in the file.
             decimal: "." or ",", as for `TimeSeries.from_csv`.
             date_order: "DMY" or "MDY", as for `TimeSeries.from_csv`.
+            inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
+                or no impulse. A row may have inputs and no values.
+            input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
 
         Returns:
             The panel, with the series in the order in which they first appear.
         """
-        how = {"decimal": decimal, "date_order": date_order}
-        read = read_csv(path, time, values, errors, unit is not None, id, covariates, **how)
-        return cls._from_columns(read, unit, origin)
+        acting, how = input_names(inputs), {"decimal": decimal, "date_order": date_order}
+        read = read_csv(path, time, values, errors, unit is not None, id, covariates, inputs=acting, **how)
+        return cls._from_columns(read, unit, origin, acting, input_kind)
 
     @classmethod
     def from_dataframe(
@@ -143,6 +160,8 @@ class Panel(Mapping[str, TimeSeries]):
         covariates: Names = None,
         unit: str | None = None,
         origin: Any = None,
+        inputs: Names = None,
+        input_kind: Any = "linear",
     ) -> "Panel":
         """Read a panel from a pandas table with a row for every series and time.
 
@@ -155,12 +174,14 @@ class Panel(Mapping[str, TimeSeries]):
             covariates: name or names of the columns with numbers that are the same in all rows of a series.
             unit: the unit in which to count the times, such as "D" or "s", if they are dates or durations.
             origin: the date that becomes time zero of all series, by default the first date in the table.
+            inputs, input_kind: names of columns with inputs, and their kind, as in `from_csv`.
 
         Returns:
             The panel, with the series in the order in which they first appear.
         """
-        read = read_frame(frame, time, values, errors, unit is not None, "the table", id, covariates)
-        return cls._from_columns(read, unit, origin)
+        acting = input_names(inputs)
+        read = read_frame(frame, time, values, errors, unit is not None, "the table", id, covariates, acting)
+        return cls._from_columns(read, unit, origin, acting, input_kind)
 
     @classmethod
     def from_xarray(
@@ -206,7 +227,7 @@ class Panel(Mapping[str, TimeSeries]):
         return cls(made)
 
     @classmethod
-    def _from_columns(cls, read: Columns, unit: str | None, origin: Any) -> "Panel":
+    def _from_columns(cls, read: Columns, unit: str | None, origin: Any, acting: list[str], kind: Any) -> "Panel":
         """Cut the columns by their ids. With dates, time zero is the same for all series."""
         rows: dict[str, list[int]] = {}
         for i, name in enumerate(read.ids or []):
@@ -220,7 +241,7 @@ class Panel(Mapping[str, TimeSeries]):
             one = TimeSeries(read.times[r], read.values[r], errors=errors, unit=unit, origin=origin, covariates=given)
             if read.source is not None:
                 one.source = read.source._replace(lines=[read.source.lines[i] for i in r])
-            return one
+            return one.with_columns(None if read.inputs is None else read.inputs[r], acting, kind)
 
         return cls({name: _named(name, lambda r=r: series(r)) for name, r in rows.items()})
 

@@ -1,5 +1,6 @@
 """The public type for observations at irregular times."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from girsanov._core.checks import as_floats, is_finite, shown
 from girsanov.data.columns import Source, read_csv, read_frame
 from girsanov.data.dates import are_dates, as_dates, as_numbers
+from girsanov.data.inputs import Inputs, input_names, sampled
 
 
 class TimeSeries:
@@ -26,6 +28,8 @@ class TimeSeries:
             model, such as test data, the same origin.
         covariates: numbers that describe the series as a whole, by name, such as {"weight": 70.0, "dose": 4.02}; by
             default there are none. A model takes them by `Model.with_covariates`.
+        inputs: what acts on the state, u(t), for a drift f(x, t, u): an `Inputs`, or a list of those, whose components
+            follow each other.
 
     Attributes:
         times: the times as numbers, shape (n,), read-only float64.
@@ -37,6 +41,7 @@ class TimeSeries:
         covariates: the covariates of the series, by name.
         source: for a series from a file of text, the file, the line of every row, and what was found out about the
             file, such as its separator; otherwise None.
+        inputs: the inputs, with their times as numbers, or None.
 
     Raises:
         ValueError: if the times do not increase, the shapes do not fit, a value is infinite or all are missing, or an
@@ -50,6 +55,7 @@ class TimeSeries:
     unit: str | None
     origin: np.datetime64 | None
     covariates: dict[str, float]
+    inputs: Inputs | None
     source: Source | None = None
 
     def __init__(
@@ -61,6 +67,7 @@ class TimeSeries:
         unit: str | None = None,
         origin: Any = None,
         covariates: Any = None,
+        inputs: Any = None,
     ):
         t, self.origin = _as_times(times, unit, origin)
         self.unit = unit
@@ -86,6 +93,7 @@ class TimeSeries:
             a.flags.writeable = False
         self.times, self.values, self.observed = t, y, observed
         self.covariates = as_covariates(covariates)
+        self.inputs = None if inputs is None else Inputs.joined(inputs).counted(self.numbers)
 
     @property
     def dim(self) -> int:
@@ -103,7 +111,8 @@ class TimeSeries:
     def __repr__(self) -> str:
         missing = int((~self.observed).sum())
         gone = f", {missing} entries missing" if missing else ""
-        return f"TimeSeries(n={len(self)}, D={self.dim}, from {self.times[0]:g} to {self.times[-1]:g}{gone})"
+        acting = "" if self.inputs is None else f", {self.inputs!r}"
+        return f"TimeSeries(n={len(self)}, D={self.dim}, from {self.times[0]:g} to {self.times[-1]:g}{gone}{acting})"
 
     def subset(self, index: Any) -> "TimeSeries":
         """Select observations.
@@ -112,12 +121,38 @@ class TimeSeries:
             index: a boolean mask of shape (n,), increasing integers or a slice.
 
         Returns:
-            A series of the selected observations, with the same unit, origin and covariates.
+            A series of the selected observations, with the same unit, origin, covariates and inputs.
         """
         errors = None if self.errors is None else self.errors[index]
         return TimeSeries.counted(
-            self.times[index], self.values[index], self.unit, self.origin, errors, self.covariates
+            self.times[index], self.values[index], self.unit, self.origin, errors, self.covariates, self.inputs
         )
+
+    def with_inputs(self, inputs: Any) -> "TimeSeries":
+        """Give the series other inputs.
+
+        Args:
+            inputs: an `Inputs`, a list of those, or None for no inputs.
+
+        Returns:
+            A series of the same observations with these inputs.
+        """
+        new = copy.copy(self)
+        new.inputs = None if inputs is None else Inputs.joined(inputs).counted(self.numbers)
+        return new
+
+    def with_columns(self, columns: np.ndarray | None, names: list[str], kind: Any) -> "TimeSeries":
+        """Give the series inputs from columns of the table that it comes from.
+
+        Args:
+            columns: the columns, (n, m), NaN where a cell is empty; None leaves the series as it is.
+            names: their names.
+            kind: "linear", "previous" or "impulse", or one for each of them.
+
+        Returns:
+            A series of the same observations with these inputs.
+        """
+        return self if columns is None else self.with_inputs(sampled(self.times, columns, names, kind))
 
     @classmethod
     def counted(
@@ -128,6 +163,7 @@ class TimeSeries:
         origin: np.datetime64 | None,
         errors: Any = None,
         covariates: Any = None,
+        inputs: Inputs | None = None,
     ) -> "TimeSeries":
         """Make a series from times that are already numbers of `unit` since `origin`.
 
@@ -138,11 +174,12 @@ class TimeSeries:
             origin: the date of time zero in UTC, or None.
             errors: standard deviations of the values, or None.
             covariates: the covariates of the series, or None.
+            inputs: the inputs, whose times are numbers too, or None.
 
         Returns:
             The series.
         """
-        series = cls(times, values, errors=errors, covariates=covariates)
+        series = cls(times, values, errors=errors, covariates=covariates, inputs=inputs)
         series.unit, series.origin = unit, origin
         return series
 
@@ -177,7 +214,8 @@ class TimeSeries:
         """Convert dates or durations to times of this series.
 
         Args:
-            times: dates, durations or numbers; numbers are not changed.
+            times: dates, durations or numbers; numbers are not changed. Dates may be texts such as "2024-03-01" where
+                the series has dates.
             name: what an error message calls the argument.
 
         Returns:
@@ -186,7 +224,8 @@ class TimeSeries:
         Raises:
             ValueError: if dates are given for a series that was made from numbers or durations.
         """
-        if not are_dates(times):
+        texts = self.origin is not None and np.asarray(times).dtype.kind in "UT"
+        if not (texts or are_dates(times)):
             return as_floats(name, times)
         if self.unit is None:
             raise ValueError("the times of this series were given as numbers: give numbers here, not dates")
@@ -207,6 +246,8 @@ class TimeSeries:
         origin: Any = None,
         decimal: str | None = None,
         date_order: str | None = None,
+        inputs: Sequence[str] | str | None = None,
+        input_kind: Any = "linear",
     ) -> "TimeSeries":
         """Read a series from a CSV file with a header.
 
@@ -216,12 +257,15 @@ class TimeSeries:
         Args:
             path: the file; one that ends in .gz, .bz2 or .xz is decompressed.
             time: name of the time column.
-            values: name or names of the value columns, by default all columns but the time and the errors.
+            values: name or names of the value columns, by default all columns but the time, the errors and the inputs.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
             unit: give a unit, such as "D", "month" or "s", if the time column holds dates.
             origin: the date that becomes time zero, by default the first date.
             decimal: "." or ",", where the file does not tell whether 1,234 is a decimal number.
             date_order: "DMY" or "MDY", where the file does not tell whether the day or the month comes first.
+            inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
+                or no impulse. A row may have inputs and no values.
+            input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
 
         Returns:
             The series.
@@ -230,13 +274,14 @@ class TimeSeries:
             ValueError: with the line and the column if the file cannot be read, such as for a row with more fields
                 than the header.
         """
-        read = read_csv(path, time, values, errors, dated=unit is not None, decimal=decimal, date_order=date_order)
+        acting, how = input_names(inputs), {"decimal": decimal, "date_order": date_order}
+        read = read_csv(path, time, values, errors, dated=unit is not None, inputs=acting, **how)
         try:
             series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
         except ValueError as error:
             raise ValueError(read.source.told(str(error)) if read.source else str(error)) from None
         series.source = read.source
-        return series
+        return series.with_columns(read.inputs, acting, input_kind)
 
     @classmethod
     def from_dataframe(
@@ -249,23 +294,30 @@ class TimeSeries:
         unit: str | None = None,
         origin: Any = None,
         source: str = "the table",
+        inputs: Sequence[str] | str | None = None,
+        input_kind: Any = "linear",
     ) -> "TimeSeries":
         """Read a series from a pandas table.
 
         Args:
             frame: a pandas DataFrame.
             time: name of the time column, or of the index.
-            values: name or names of the value columns, by default all columns but the time and the errors.
+            values: name or names of the value columns, by default all columns but the time, the errors and the inputs.
             errors: name or names of the columns with the standard deviations of the values, in the order of `values`.
             unit: the unit in which to count the times, such as "D" or "s", if they are dates or durations.
             origin: the date that becomes time zero, by default the first date.
+            inputs: name or names of columns with inputs, sampled at the times of the rows: an empty cell is no sample,
+                or no impulse. A row may have inputs and no values.
+            input_kind: "linear" (the default), "previous" or "impulse", as in `Inputs`, or one for each of the inputs.
             source: what an error message calls the table.
 
         Returns:
             The series.
         """
-        read = read_frame(frame, time, values, errors, unit is not None, source)
-        return cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        acting = input_names(inputs)
+        read = read_frame(frame, time, values, errors, unit is not None, source, inputs=acting)
+        series = cls(read.times, read.values, errors=read.errors, unit=unit, origin=origin)
+        return series.with_columns(read.inputs, acting, input_kind)
 
 
 def as_covariates(given: Any) -> dict[str, float]:

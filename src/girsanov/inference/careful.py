@@ -153,7 +153,8 @@ def expected_drift(problem: Posed, q: Path) -> Expected:
     def units(g):  # scales g so that ‖g‖²_{Q⁻¹} is the sum of squares of the result
         return g @ to_unit.T
 
-    f = jax.vmap(jax.vmap(model.drift, in_axes=(0, None)))(at_nodes(m, L), problem.data.times[:-1])
+    over_nodes = jax.vmap(model.drift, in_axes=(0, None))
+    f = jax.vmap(over_nodes, in_axes=(0, -1))(at_nodes(m, L), problem.data.at_nodes[:-1])
     F0 = jnp.einsum("n,mni->mi", w, f)
     F1 = jnp.einsum("n,jn,mni->mij", w, xi, f - F0[:, None])
     base, away = at_nodes(q.v, q.A @ L), at_nodes(chain.pull[1:], chain.turn[1:] @ L) / gaps[:, None, None]

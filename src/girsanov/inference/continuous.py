@@ -38,7 +38,8 @@ _UNSTABLE = 2.0  # Euler's scheme is unstable where Δ times the rate of the dri
 
 def _from_the_data(problem: Posed) -> ContinuousSites:
     sites = starting_sites(problem, "continuous")
-    return ContinuousSites(sites.base, sites.dense, sites.dense, sites.data)
+    base = sites.base if problem.data.inputs is None else Linearisation(sites.base.A, sites.base.b, sites.base)
+    return ContinuousSites(base, sites.dense, sites.dense, sites.data)
 
 
 def _resolved(problem: Posed, start: ContinuousSites) -> Bool[Array, ""]:
@@ -77,7 +78,7 @@ class Continuous(Algorithm):
     engine: Engine = eqx.field(static=True, default="auto")
 
     def blank_start(self, problem: Posed) -> ContinuousSites:
-        return from_discrete(blank_sites(problem))
+        return from_discrete(blank_sites(problem), problem.data.inputs is not None)
 
     def begin(self, problem: Posed, start, given) -> ContinuousCarry:
         given &= _resolved(problem, start)

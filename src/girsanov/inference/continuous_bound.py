@@ -72,22 +72,27 @@ def _on_nodes(problem: Posed, sites: ContinuousSites) -> Message:
 
 def mix(Q_inv: Float[Array, "d d"], old: ContinuousSites, new: ContinuousSites, rho) -> ContinuousSites:
     """Return the exact geometric mixture of two processes, with weights 1 − ρ for `old` and ρ for `new`."""
-    dA, db = new.base.A - old.base.A, new.base.b - old.base.b
-    apart = mixing_sites(Q_inv, dA, db, rho)
 
     def blend(a, b):
         return (1.0 - rho) * a + rho * b
 
-    def dense(a: DenseSites, b: DenseSites, end: slice) -> DenseSites:
+    def apart_at(a: Linearisation, b: Linearisation) -> DenseSites:
+        return mixing_sites(Q_inv, b.A - a.A, b.b - a.b, rho)
+
+    at_nodes = apart_at(old.base, new.base)
+    before, after = old.base.before, new.base.before
+    at_ends = at_nodes if before is None or after is None else apart_at(before, after)
+
+    def dense(a: DenseSites, b: DenseSites, apart: DenseSites, end: slice) -> DenseSites:
         return DenseSites(
             blend(a.potential, b.potential) + apart.potential[..., end],
             blend(a.precision, b.precision) + apart.precision[..., end],
         )
 
     return ContinuousSites(
-        Linearisation(blend(old.base.A, new.base.A), blend(old.base.b, new.base.b)),
-        dense(old.left, new.left, LEFT),
-        dense(old.right, new.right, RIGHT),
+        jax.tree.map(blend, old.base, new.base),
+        dense(old.left, new.left, at_nodes, LEFT),
+        dense(old.right, new.right, at_ends, RIGHT),
         DataSites(blend(old.data.potential, new.data.potential), blend(old.data.precision, new.data.precision)),
     )
 
@@ -125,23 +130,35 @@ def _linearised(end: _End) -> Linearisation:
     return Linearisation(A, end.sums.F0 - matvec(A, end.m))
 
 
-def _joined(left: Linearisation, right: Linearisation, inside: Bool[Array, " N"]) -> Linearisation:
+def _joined(left: Linearisation, right: Linearisation, problem: Posed) -> Linearisation:
     """Return the linearisation at all nodes, from those at the left and the right end of every interval."""
-    A, b = jnp.concatenate([left.A, right.A[..., -1:]], -1), jnp.concatenate([left.b, right.b[..., -1:]], -1)
-    return Linearisation(jnp.where(inside, A, 0.0), jnp.where(inside, b, 0.0))
+    inside = problem.data.in_chain
+    base = jax.tree.map(lambda a: jnp.where(inside, a, 0.0), _along(left, right[-1:]))
+    if problem.data.inputs is None:
+        return base
+    return _with_before(base, jax.tree.map(lambda a: jnp.where(inside, a, 0.0), _along(left[:1], right)))
 
 
-def at_all_nodes(base: Linearisation) -> Linearisation:
-    """Convert a base drift given for every step to one given at every node; the last node repeats the last step's."""
+def _with_before(base: Linearisation, before: Linearisation) -> Linearisation:
+    return Linearisation(base.A, base.b, before)
+
+
+def at_all_nodes(base: Linearisation, jumps: bool) -> Linearisation:
+    """Convert a base drift given for every step to one given at every node; the last node repeats the last step's.
+
+    If it `jumps` at nodes, it is constant over every step.
+    """
     A, b = base.A, base.b
     if A.shape[-1] == 0:
-        return Linearisation(jnp.zeros((*A.shape[:-1], 1)), jnp.zeros((*b.shape[:-1], 1)))
-    return Linearisation(jnp.concatenate([A, A[..., -1:]], -1), jnp.concatenate([b, b[..., -1:]], -1))
+        found = Linearisation(jnp.zeros((*A.shape[:-1], 1)), jnp.zeros((*b.shape[:-1], 1)))
+        return _with_before(found, found) if jumps else found
+    found = _along(base, base[-1:])
+    return _with_before(found, _along(base[:1], base)) if jumps else found
 
 
-def from_discrete(sites: Sites) -> ContinuousSites:
+def from_discrete(sites: Sites, jumps: bool) -> ContinuousSites:
     """Use the sites of a discretised model as sites of the SDE; per unit of time they are equal up to O(dt)."""
-    return ContinuousSites(at_all_nodes(sites.base), sites.dense, sites.dense, sites.data)
+    return ContinuousSites(at_all_nodes(sites.base, jumps), sites.dense, sites.dense, sites.data)
 
 
 def _drift(message: Message, base: Linearisation, Q: Float[Array, "d d"], valid: Bool[Array, " M"]) -> Linearisation:
@@ -151,7 +168,7 @@ def _drift(message: Message, base: Linearisation, Q: Float[Array, "d d"], valid:
 
 
 def _halfway(base: Linearisation) -> Linearisation:
-    return jax.tree.map(lambda a: 0.5 * (a[..., LEFT] + a[..., RIGHT]), base)
+    return jax.tree.map(lambda a, b: 0.5 * (a + b), base.at_left, base.at_right)
 
 
 def _initial(problem: Posed) -> Transition:
@@ -182,11 +199,19 @@ def _ends(problem: Posed, base: Linearisation, q: Moments, middle: tuple, left: 
     """
     noise, valid = problem.model.noise, problem.data.in_chain[1:]
     m, S = _along((q.m, q.S), middle[:2])
-    L = blocks.cholesky(S)
-    times = jnp.concatenate([problem.data.times, problem.data.times[:-1] + 0.5 * problem.data.gaps])
-    f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, m, L), times)
-    N = problem.data.times.shape[0]
-    m, L, f = (jnp.concatenate([a[..., : N - 1], a[..., 1:N], a[..., N:]], -1) for a in (m, L, f))
+    L, N = blocks.cholesky(S), problem.data.times.shape[0]
+
+    def at_ends(a):
+        return jnp.concatenate([a[..., : N - 1], a[..., 1:N], a[..., N:]], -1)
+
+    data = problem.data
+    if data.inputs is None:  # the drift does not jump at the nodes, where one value serves both sides
+        times = jnp.concatenate([data.at_nodes, data.at_middles])
+        f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, m, L), times)
+        m, L, f = (at_ends(a) for a in (m, L, f))
+    else:
+        m, L, times = at_ends(m), at_ends(L), _along(data.at_nodes[:-1], data.at_ends[1:], data.at_middles)
+        f = evaluate_drift(problem.model.drift, at_nodes(problem.rule, m, L), times)
     f_q = _drift(_along(left, right, middle[2]), base, jnp.asarray(noise.Q), jnp.concatenate([valid] * 3))
     c, a = matvec(f_q.A, m) + f_q.b, matmul(f_q.A, L)
     return _End(m, L, c, a, node_sums(problem.rule, noise.precision, f, at_nodes(problem.rule, c, a))), f_q
@@ -249,14 +274,19 @@ def followed(problem: Posed, base: Linearisation) -> Linearisation:
     if not problem.model.noise.is_singular:
         return base
     drift, x = problem.model.drift, jnp.asarray(problem.model.initial_state().mean)
-    A = jax.vmap(lambda t: jax.jacfwd(drift)(x, t), out_axes=-1)(problem.data.times)
-    b = jax.vmap(lambda t: drift(x, t), out_axes=-1)(problem.data.times) - matvec(A, x[:, None])
     silent = jnp.asarray(problem.model.noise.silent_projector)[:, :, None]
     inside = problem.data.in_chain
-    return Linearisation(
-        jnp.where(inside, base.A + matmul(silent, A - base.A), base.A),
-        jnp.where(inside, base.b + matvec(silent, b - base.b), base.b),
-    )
+
+    def exact(base: Linearisation, times) -> Linearisation:
+        A = jax.vmap(lambda t: jax.jacfwd(drift)(x, t), in_axes=-1, out_axes=-1)(times)
+        b = jax.vmap(lambda t: drift(x, t), in_axes=-1, out_axes=-1)(times) - matvec(A, x[:, None])
+        return Linearisation(
+            jnp.where(inside, base.A + matmul(silent, A - base.A), base.A),
+            jnp.where(inside, base.b + matvec(silent, b - base.b), base.b),
+        )
+
+    found = exact(base, problem.data.at_nodes)
+    return found if base.before is None else _with_before(found, exact(base.before, problem.data.at_ends))
 
 
 def envelope(problem: Posed, sites: ContinuousSites) -> Float[Array, ""]:
@@ -275,7 +305,8 @@ def evaluate_continuous(problem: Posed, sites: ContinuousSites) -> ContinuousTri
     """Return the bound at these sites, and the sites given by its gradient."""
     noise, valid = problem.model.noise, problem.data.in_chain[1:]
     sites = eqx.tree_at(lambda s: s.base, sites, followed(problem, sites.base))
-    left, right = (jax.tree.map(lambda a: jnp.where(valid, a, 0.0), sites.base[end]) for end in (LEFT, RIGHT))
+    ends_of_base = sites.base.at_left, sites.base.at_right
+    left, right = (jax.tree.map(lambda a: jnp.where(valid, a, 0.0), end) for end in ends_of_base)
     halves = half_transitions((left.A, right.A), (left.b, right.b), jnp.asarray(noise.Q), problem.data.gaps)
     if noise.is_singular:  # without a drift, singular noise does not reach all states: padding has noise of its own
         halves = tuple(
@@ -294,8 +325,8 @@ def evaluate_continuous(problem: Posed, sites: ContinuousSites) -> ContinuousTri
 
     both = ends[: 2 * M]
     found = _linearised(both)
-    base = _joined(found[:M], found[M:], problem.data.in_chain)
-    site = _site(both, Q_inv, _along(base[LEFT], base[RIGHT]))
+    base = _joined(found[:M], found[M:], problem)
+    site = _site(both, Q_inv, _along(base.at_left, base.at_right))
     site = jax.tree.map(lambda a: jnp.where(jnp.concatenate([valid, valid]), a, 0.0), site)
     at_left, at_right = (jax.tree.map(lambda a, n=n: a[..., n], site) for n in (slice(M), slice(M, None)))
     target = ContinuousSites(base, at_left, at_right, data)

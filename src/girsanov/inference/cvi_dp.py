@@ -188,7 +188,7 @@ def continuous_start(
     if problem.model.noise.is_singular:
         return None, False
     first, solved = solve_discrete()
-    return from_discrete(first), solved
+    return from_discrete(first, problem.data.inputs is not None), solved
 
 
 def discrete_method(method: CVIDP) -> CVIDP:

@@ -12,6 +12,7 @@ drift need not be differentiable.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -45,10 +46,10 @@ class DriftExpectations(eqx.Module):
     quadratic: Float[Array, " M"]
 
 
-def evaluate_drift(drift: Callable, x: Float[Array, "d n M"], times: Float[Array, " M"]) -> Float[Array, "d n M"]:
-    """Evaluate the drift at n states for each of M times."""
+def evaluate_drift(drift: Callable, x: Float[Array, "d n M"], times: Any) -> Float[Array, "d n M"]:
+    """Evaluate the drift at n states for each of M times, which may be an `Instant` with their inputs."""
     over_nodes = jax.vmap(drift, in_axes=(1, None), out_axes=1)
-    return jax.vmap(over_nodes, in_axes=(2, 0), out_axes=2)(x, times)
+    return jax.vmap(over_nodes, in_axes=(2, -1), out_axes=2)(x, times)
 
 
 class NodeSums(eqx.Module):
@@ -143,7 +144,7 @@ def drift_expectations(
     Q_inv: Float[Array, "d d"],
     rule: Rule,
     q: Moments,
-    times: Float[Array, " M"],
+    times: Any,
     gaps: Float[Array, " M"],
     valid: Bool[Array, " M"] | bool = True,
 ) -> DriftExpectations:

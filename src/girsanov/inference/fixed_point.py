@@ -24,6 +24,7 @@ from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.smoother import Engine, smooth
+from girsanov.data.instants import times_first
 from girsanov.inference.expectations import site_gradient, sums_in_chunks
 from girsanov.inference.loop import Algorithm, Carry, Limits, Record, rounding, select, settle
 from girsanov.inference.objective import Posed, compose, data_expectations, initial_term
@@ -123,7 +124,8 @@ def evaluate_process(problem: Posed, scheme: Scheme, q: AffineProcess) -> FixedP
     Q, Q_inv = jnp.asarray(problem.model.noise.Q), problem.model.noise.precision
     gaps = jnp.where(problem.data.in_chain[1:], problem.data.gaps, 0.0)
     L = blocks.cholesky(moments.S)
-    places = zip(q.drift, *(_at_ends(a, scheme.ends) for a in (moments.m, L, problem.data.times)), strict=True)
+    times = (problem.data.at_nodes[:-1], problem.data.at_ends[1:])[: scheme.ends]
+    places = zip(q.drift, *(_at_ends(a, scheme.ends) for a in (moments.m, L)), times, strict=True)
     ends = [_end(problem, Q_inv, *place) for place in places]
     integral = (gaps * sum(value for value, *_ in ends)).sum() / scheme.ends
     data, log_likelihood = data_expectations(problem, moments)
@@ -206,7 +208,7 @@ def prior_process(problem: Posed, ends: int) -> AffineProcess:
         return (T @ m + gap * b, T @ S @ T.T + gap * Q), (A, b)
 
     gaps = jnp.where(problem.data.in_chain[1:], problem.data.gaps, 0.0)
-    _, (A, b) = jax.lax.scan(step, (m0, S0), (problem.data.times[:-1], gaps))
+    _, (A, b) = jax.lax.scan(step, (m0, S0), (times_first(problem.data.at_nodes[:-1]), gaps))
     drift = Linearisation(jnp.moveaxis(A, 0, -1), b.T)
     P_inv, _ = inverse(S0)
     return AffineProcess((drift,) * ends, P_inv @ m0, P_inv)

@@ -39,6 +39,7 @@ from girsanov.inference.objective import Posed
 from girsanov.inference.singular import check_singular
 from girsanov.inference.status import Status
 from girsanov.model.diffusions import Diffusion, NoiseForm, StateDiffusion
+from girsanov.model.driven import shift
 from girsanov.model.latent import state_moments
 from girsanov.model.model import Model, check_inputs, with_errors_known
 from girsanov.model.quadrature import Rule
@@ -62,7 +63,7 @@ class Problem(eqx.Module):
 
     def of(self, model: Model) -> Posed:
         """Return the problem that consists of this model and these data."""
-        model = with_errors_known(model, self.data.errors)
+        model = with_errors_known(model.driven_by(None), self.data.errors)
         if self.noise is not None and isinstance(model.noise, Diffusion):
             noise = model.noise.formed(self.noise)
             if noise is not model.noise:
@@ -184,6 +185,8 @@ def solve(model: Model, problem: Problem, start: Solution | None = None) -> Solu
     mean, cov = q.m[:, last].T, jnp.moveaxis(q.S[..., last], -1, 0)
     if isinstance(model.noise, StateDiffusion):
         mean, cov = state_moments(model.noise, mean, cov)
+    if problem.data.inputs is not None and problem.data.inputs.dosed is not None:
+        mean = mean + shift(model.driven_by(problem.data.inputs), posed.data.times)
     return Solution(
         times=jnp.asarray(posed.data.times),
         mean=mean,

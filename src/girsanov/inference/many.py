@@ -218,7 +218,7 @@ class _Bucket:
         sites = jax.tree.map(np.array, sites)
         for base in (sites.base.A, sites.base.b):
             base[..., last + 1 :] = base[..., last, None]
-        return from_discrete(sites)
+        return from_discrete(sites, self.datas[0].inputs is not None)
 
     def _one_by_one(self) -> None:
         """Solve one problem after the other in each thread, for methods that do not run in lanes."""

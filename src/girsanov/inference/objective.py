@@ -41,13 +41,14 @@ class Posed(eqx.Module):
 
     @property
     def model(self) -> Model:
-        """The model that algorithms work on, in coordinates in which the noise is constant."""
+        """The model that algorithms work on, in coordinates in which the noise is constant and nothing jumps."""
         return self.series_model.latent
 
     @property
     def series_model(self) -> Model:
-        """The model as stated, with the parameters that the covariates of the series give it."""
-        return self.stated if self.stated.covariates is None else self.stated.given(self.data.covariates)
+        """The model as stated, with the parameters that the covariates of the series give it, and with its inputs."""
+        model = self.stated if self.stated.covariates is None else self.stated.given(self.data.covariates)
+        return model.driven_by(self.data.inputs)
 
 
 def evaluate(problem: Posed, smoothed: Smoothed) -> tuple[Float[Array, ""], Sites]:
@@ -57,7 +58,7 @@ def evaluate(problem: Posed, smoothed: Smoothed) -> tuple[Float[Array, ""], Site
     valid = problem.data.in_chain[1:]
     noise = model.noise
     drift = drift_expectations(
-        model.drift, noise.precision, problem.rule, q, problem.data.times[:-1], problem.data.gaps, valid
+        model.drift, noise.precision, problem.rule, q, problem.data.at_nodes[:-1], problem.data.gaps, valid
     )
     constant = -0.5 * (d * (LOG_2PI + jnp.log(problem.data.gaps)) + noise.log_det)
     transitions = jnp.where(valid, drift.quadratic + constant, 0.0).sum()

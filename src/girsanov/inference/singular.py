@@ -15,6 +15,7 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.chain.linear_sde import linear_transition
 from girsanov.chain.moments import Moments
+from girsanov.data.instants import Instant, times_first
 from girsanov.inference.objective import Posed
 from girsanov.model.model import Model
 from girsanov.model.simulate import states
@@ -35,7 +36,7 @@ def check_before(problem: Posed) -> None:
     xi = np.random.default_rng(0).standard_normal((_POINTS, len(mean)))
     x = mean + xi @ np.linalg.cholesky(cov).T
     size = int(problem.data.size)
-    times = np.asarray(problem.data.times)[np.linspace(0, size - 1, _POINTS).astype(int)]
+    times = times_first(problem.data.at_nodes[np.linspace(0, size - 1, _POINTS).astype(int)])
     _check_affine(problem, x, times)
     if size > 1:
         _check_reached(problem.model, x, times, float(np.median(np.asarray(problem.data.gaps)[: size - 1])))
@@ -48,7 +49,7 @@ def check_after(problem: Posed, q: Moments) -> None:
     at = np.unique(np.linspace(0, size - 1, 5 * _POINTS).astype(int))
     m, sd = np.asarray(q.m)[:, at].T, np.sqrt(np.einsum("iin->ni", np.asarray(q.S)[..., at]))
     xi = np.random.default_rng(0).standard_normal(m.shape)
-    _check_affine(problem, m + 2.0 * sd * xi, np.asarray(problem.data.times)[at])
+    _check_affine(problem, m + 2.0 * sd * xi, times_first(problem.data.at_nodes[at]))
 
 
 @compiled
@@ -57,7 +58,7 @@ def _derivatives(model: Model, x, t):
     return first, jax.vmap(jax.jacfwd(jax.jacfwd(model.drift)))(x, t)
 
 
-def _check_affine(problem: Posed, x: np.ndarray, t: np.ndarray) -> None:
+def _check_affine(problem: Posed, x: np.ndarray, t: Any) -> None:
     model = problem.model
     first, second = (np.asarray(a) for a in _derivatives(model, x, t))
     silent = model.noise.silent
@@ -67,7 +68,8 @@ def _check_affine(problem: Posed, x: np.ndarray, t: np.ndarray) -> None:
     if not bad.any():
         return
     k, n = np.argwhere(bad)[0]
-    state = states(problem.series_model, x[n]).tolist()
+    at = t.t if isinstance(t, Instant) else t
+    state = states(problem.series_model, x[n][None], np.asarray(at)[n : n + 1])[0].tolist()
     raise ValueError(
         f"{_named(silent[k])} of the drift has no noise and is not affine in the state: its second derivative at state "
         f"{state} is {curved[k, n]:.3g}. Such a row must be of the form a(t)·x + b(t), like dx = v dt. Give it a "
@@ -89,7 +91,7 @@ def _covariances(model: Model, x, t, gap):
     return jnp.moveaxis(linear_transition((A, A), (b, b), jnp.asarray(model.noise.Q), gap).Sigma, -1, 0)
 
 
-def _check_reached(model: Model, x: np.ndarray, t: np.ndarray, gap: float) -> None:
+def _check_reached(model: Model, x: np.ndarray, t: Any, gap: float) -> None:
     cov = np.asarray(_covariances(model, x, t, np.full(len(x), gap)))
     variance = np.einsum("nii->ni", cov)
     never = ~(variance > 0.0).any(0)

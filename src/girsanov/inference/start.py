@@ -6,12 +6,15 @@ linearised, and with singular noise the states follow from each other; there the
 along its own path.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from girsanov._core.types import Array
 from girsanov.chain.linear_sde import Linearisation, Time, linear_transition
+from girsanov.data.instants import times_first
 from girsanov.data.rows import Rows
 from girsanov.inference.objective import Posed
 from girsanov.inference.sites import DataSites, DenseSites, Sites
@@ -52,12 +55,12 @@ def _sites(problem: Posed, at: Float[Array, "n d"]) -> tuple[Array, Array]:
 
 def _linearised(problem: Posed, path: Float[Array, "N d"]) -> Linearisation:
     """Return the drift linearised at the states of a path, at every node."""
-    A, b = jax.vmap(lambda x, t: _tangent(problem.model, x, t))(path, problem.data.times)
+    A, b = jax.vmap(lambda x, t: _tangent(problem.model, x, t), in_axes=(0, -1))(path, problem.data.at_nodes)
     inside = problem.data.in_chain
     return Linearisation(jnp.where(inside, jnp.moveaxis(A, 0, -1), 0.0), jnp.where(inside, b.T, 0.0))
 
 
-def _tangent(model: Model, x: Float[Array, " d"], t: Float[Array, ""]) -> tuple[Array, Array]:
+def _tangent(model: Model, x: Float[Array, " d"], t: Any) -> tuple[Array, Array]:
     """Return A and b of the drift's linearisation A x + b at a state."""
     A = jax.jacfwd(model.drift)(x, t)
     return A, model.drift(x, t) - A @ x
@@ -79,7 +82,7 @@ def extended_filter(problem: Posed) -> Float[Array, "N d"]:
         state = jax.tree.map(lambda new, old: jnp.where(valid, new, old), moved, state)
         return state, state[0]
 
-    intervals = (data.times[:-1], data.gaps, data.in_chain[1:], rows[1:])
+    intervals = (times_first(data.at_nodes[:-1]), data.gaps, data.in_chain[1:], rows[1:])
     _, m = jax.lax.scan(step, first, intervals)
     return jnp.concatenate([first[0][None], m])
 

@@ -73,7 +73,7 @@ def _prior_grad(theta, spec: Spec, priors: dict):
 @compiled
 def _widths(model: Any, data: SeriesOnGrid):
     """Return log variances: of the noise in a unit of time, of the first state, and of the sharpest observation."""
-    model = model.latent
+    model = model.driven_by(data.inputs).latent
     initial = model.initial_state()
     at = jnp.broadcast_to(initial.mean, (data.node.shape[0], 1))
     _, precision = model.observation.starting_sites(data.rows, at)
@@ -181,7 +181,8 @@ class ExactLearner:
 
     def _within(self, model: Any, ends: np.ndarray, finer: float = 1.0) -> np.ndarray:
         """Return equally spaced points between these ends of every node, at least as many as the model needs."""
-        need = finer * resolution(model.latent, self.series, self.data.grid, ends, self.most)
+        model = model.driven_by(self.data.inputs).latent
+        need = finer * resolution(model, self.series, self.data.grid, ends, self.most)
         n = next(n for n in _NUMBERS if n >= need)
         return ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * np.linspace(0.0, 1.0, n)
 

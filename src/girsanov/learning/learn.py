@@ -97,7 +97,6 @@ def learn(
     reinitialise: Callable[[Any, Any], Any] | None = None,
     resume: Fit | None = None,
     checkpoint: str | Path | None = None,
-    watch: Callable[[Mapping[str, np.ndarray], float], None] | None = None,
     progress: bool = True,
     **unknown: Any,
 ) -> Fit | PanelFit:
@@ -153,29 +152,27 @@ def learn(
             and in which the fit is at the end. It is replaced in one step every few seconds, so that it is complete
             even if the process is killed. Continue with resume=gv.load(checkpoint). Before the first inference has
             ended, nothing is written, and a file that is there stays.
-        watch: a function that is called after every iteration, with the parameters by path and the objective that was
-            reached; it can write them to a file.
         progress: whether to show the progress of fits that take longer than two seconds; default True.
 
     Returns:
         The fit. Its `status` and `message` say how learning ended. With the objectives "exact" and "particles" its
         `evidence` has the log evidence and the bias of the bound's parameters.
         For a panel it is a `PanelFit`, and the options objective, start, optimiser, learning_rate, m_steps,
-        parameter_tolerance, check, step_error, restarts, key, reinitialise, resume, checkpoint and watch are for a
-        single series.
+        parameter_tolerance, check, step_error, restarts, key, reinitialise, resume and checkpoint are for a single
+        series.
 
     Raises:
         ValueError: if the model, the series, the grid or an option is not valid, if `trainable` names no parameter of
             the model, if a starting value lies outside its constraint, or if the bound or its gradient is not finite at
             the start.
-        KeyboardInterrupt: on Ctrl-C. Its attribute `kept` is the fit with the best parameters found until then, with
-            the status "interrupted", once the first inference has ended. Continue with resume=.
+        KeyboardInterrupt: on Ctrl-C. For a single series its attribute `kept` is the fit with the best parameters found
+            until then, with the status "interrupted", once the first inference has ended. Continue with resume=.
     """
     reject_unknown("learn", unknown, learn)
     method = check_method(method, model)
     if isinstance(series, Panel):
         given = (objective, start, optimiser, learning_rate, m_steps, parameter_tolerance, check, step_error, restarts)
-        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume, checkpoint, watch), strict=True)))
+        _check_for_panel(dict(zip(_SINGLE, (*given, key, reinitialise, resume, checkpoint), strict=True)))
         return learn_panel(
             model,
             series,
@@ -230,7 +227,7 @@ def learn(
         @float64
         def fit(candidate: Model) -> Fit:
             begun = time.perf_counter()
-            learner = Learner(spec, problem.of(candidate), method, priors, begun, say, keeper=keeper, watch=watch)
+            learner = Learner(spec, problem.of(candidate), method, priors, begun, say, keeper=keeper)
             if start == "data":
                 learner.start_from(from_data(learner))
             result = _first_e_step(learner, series, resume)
@@ -255,7 +252,7 @@ def learn(
             raise
         fits.sort(key=lambda f: -f.history.objective[-1])
         if further is not None:
-            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say, watch=watch)
+            learner = Learner(spec, problem.of(fits[0].model), method, priors, time.perf_counter(), say)
             limits = {"tolerance": tolerance, "max_iterations": max_iterations, "check": finish}
             fits[0] = beyond(further, fits[0], learner, series, key, limits, standard_errors, _finish, keeper)
         keeper.write(lambda: fits[0], now=True)
@@ -291,7 +288,6 @@ _SINGLE = {
     "reinitialise": None,
     "resume": None,
     "checkpoint": None,
-    "watch": None,
 }
 
 

@@ -180,6 +180,8 @@ def _finish(
         else:
             message += "; no standard errors: the bound does not curve downwards in every direction"
     own, own_errors = individual_values(specs.own, step.peaks.phi, B)
+    effects = sum(p.size for p in specs.random)
+    variance = np.exp(lam[learner.size + effects :][:effects])
     return PanelFit(
         fitted,
         own,
@@ -192,6 +194,7 @@ def _finish(
         errors,
         covariance,
         tuple(p.path for p in specs.random),
+        _shrinkage(specs.random, B, variance),
     )
 
 
@@ -214,6 +217,16 @@ def _verdict(learner: PanelLearner, specs: Specs, summit: Summit, B: np.ndarray,
                 f"{panel.names[i]!r}: share it, or fix it"
             )
     return "converged", MESSAGES["converged"]
+
+
+def _shrinkage(random: Spec, B: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
+    """Return (B⁻¹)_kk / τ_k² of every series by path, (S, k): the share of the law in what is known of an effect."""
+    left = np.full(B.shape[:2], np.nan)
+    for i, precision in enumerate(B):
+        if np.isfinite(precision).all() and np.linalg.eigvalsh(precision)[0] > 0.0:
+            left[i] = np.diagonal(np.linalg.inv(precision)) / variance
+    ends = np.cumsum([0, *(p.size for p in random)])
+    return {p.path: left[:, a:b] for p, a, b in zip(random, ends, ends[1:], strict=False)}
 
 
 def individual_values(

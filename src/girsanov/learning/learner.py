@@ -33,7 +33,6 @@ class Learner:
         priors: numpyro distributions by path.
         begun: the time at which the fit began.
         say: shows a text about the progress, or None.
-        watch: is told the parameters and the objective after every iteration, or None.
         rows: one entry of the history for the start and one for each iteration.
         e_steps: number of E-steps so far.
         passes: number of evaluations of the bound so far.
@@ -46,7 +45,6 @@ class Learner:
     priors: dict
     begun: float
     say: Callable[[str], None] | None
-    watch: Callable[[Any, float], None] | None = None
     rows: list[tuple] = dataclasses.field(default_factory=list)
     e_steps: int = 0
     passes: int = 0
@@ -54,7 +52,7 @@ class Learner:
 
     def alone(self, rows: list[tuple]) -> "Learner":
         """Return the same learner with a history of its own, which shows and keeps nothing."""
-        return dataclasses.replace(self, say=None, watch=None, keeper=None, rows=list(rows))
+        return dataclasses.replace(self, say=None, keeper=None, rows=list(rows))
 
     @property
     def inexact(self) -> float:
@@ -74,13 +72,13 @@ class Learner:
         result = self.method.continue_from(self.at(theta), start, **limits)
         self.e_steps += 1
         self.passes += result.passes
-        self.offer(theta, result)
+        self.offer(theta, result, nearby=bool(limits))
         return result
 
-    def offer(self, theta: np.ndarray, result: Run) -> None:
-        """Show the keeper an E-step."""
+    def offer(self, theta: np.ndarray, result: Run, nearby: bool = False) -> None:
+        """Show the keeper an E-step; one of the differences for a Hessian is nearby."""
         if self.keeper is not None:
-            self.keeper.offer(self, theta, result)
+            self.keeper.offer(self, theta, result, nearby)
 
     def start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:
         """Return the start of the E-step that follows `result`."""
@@ -96,8 +94,6 @@ class Learner:
         objective = (elbo if evidence is None else evidence) + self.prior(theta)
         seconds = time.perf_counter() - self.begun
         self.rows.append((values, elbo, objective, self.e_steps, self.passes, seconds))
-        if self.watch is not None:
-            self.watch(values, objective)
         reached = f"evidence bound {elbo:.6g}" if evidence is None else f"log evidence {evidence:.6g}"
         self.show(f"iteration {len(self.rows) - 1}, {reached}")
 

@@ -65,7 +65,7 @@ def log_prior(spec: Spec, theta: Float[Array, " P"], priors: dict) -> Float[Arra
 def linearise(problem: Posed, q: Moments) -> Linearisation:
     """Return the drift linearised at q, Π_q[f], with zeros on the padding."""
     noise = problem.model.noise
-    valid, times = problem.data.in_chain[1:], problem.data.times[:-1]
+    valid, times = problem.data.in_chain[1:], problem.data.at_nodes[:-1]
     base = drift_expectations(
         problem.model.drift, noise.precision, problem.rule, q, times, problem.data.gaps, valid
     ).base

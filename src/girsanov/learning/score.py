@@ -52,7 +52,7 @@ def lines(data: SeriesOnGrid) -> Lines:
 
 def _value(theta, here, spec: Spec, stated: Any, data: SeriesOnGrid, along: Lines, own_start, x: Float[Array, "N d"]):
     """Return the log density of a path x and the data at θ, in variables whose values are those of x at θ = `here`."""
-    model, old = (insert(spec, t, stated).latent for t in (theta, here))
+    model, old = (insert(spec, t, stated).driven_by(data.inputs).latent for t in (theta, here))
     G = model.noise.root @ old.noise.inverse_root
     start, was = model.initial_state(), old.initial_state()
     C, C_old = (jnp.linalg.cholesky(jnp.asarray(s.cov)) for s in (start, was))

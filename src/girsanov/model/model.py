@@ -9,16 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from girsanov._core.checks import check_whole
 from girsanov._core.precision import float64, frozen, own, parameter, traceable
 from girsanov._core.types import Array
 from girsanov.data.series import TimeSeries
 from girsanov.model.covariates import Covariates, of_series, with_covariates
-from girsanov.model.diffusions import FORMS, Diffusion, Each, StateDiffusion, as_matrix, check_inside
+from girsanov.model.diffusions import FORMS, Diffusion, StateDiffusion, as_matrix, check_inside
+from girsanov.model.drifts.base import takes_inputs
+from girsanov.model.driven import check_driven, shift, without_inputs
 from girsanov.model.latent import LatentDrift, latent_initial, latent_observation
 from girsanov.model.likelihoods import Likelihood
 from girsanov.model.observation import Observation, as_emission, make_observation
-from girsanov.model.shapes import output_of
+from girsanov.model.stated import as_diffusion, as_names, check_drift_shape, common_dimension
 
 
 class GaussianState(eqx.Module):
@@ -45,7 +46,8 @@ class Model(eqx.Module):
 
     Args:
         drift: f, a callable of a state of shape (d,) and a scalar time that returns shape (d,), written with jax.numpy.
-            If it is a pytree, such as an equinox module, its floating-point arrays are parameters that can be learnt.
+            If the series has inputs, f(x, t, u) has a third argument, their values of shape (m,). If it is a pytree,
+            such as an equinox module, its floating-point arrays are parameters that can be learnt.
         diffusion: the spectral density Q: a scalar, its diagonal of shape (d,) or a matrix of shape (d, d); 1 by
             default. For noise whose size depends on the state, a noise of `girsanov.diffusions`, or a list with one
             for each coordinate, in which a number is a constant spectral density.
@@ -71,6 +73,7 @@ class Model(eqx.Module):
         initial_form: how the initial covariance was given: "scalar", "diagonal" or "full". Learning keeps that form.
         equations: the equations that `from_equations` read, with the values of their parameters; None otherwise.
         covariates: how parameters depend on covariates of the series, as `with_covariates` set it; None otherwise.
+        inputs: in the model of a posterior, the inputs of its series on the nodes; None otherwise.
 
     Raises:
         ValueError: if shapes disagree, a covariance is not positive definite, or the drift does not return shape (d,).
@@ -85,6 +88,7 @@ class Model(eqx.Module):
     output_names: tuple[str, ...] | None = eqx.field(static=True)
     equations: Any
     covariates: Covariates | None
+    inputs: Any
 
     @float64
     def __init__(
@@ -103,19 +107,19 @@ class Model(eqx.Module):
     ):
         if not callable(drift):
             raise ValueError(f"drift must be a callable f(x, t), got {drift!r}")
-        Q, H = _as_diffusion(diffusion), as_emission(emission)
+        Q, H = as_diffusion(diffusion), as_emission(emission)
         state = GaussianState() if initial is None else initial
-        d = _dimension(drift, Q, state, H, dim)
+        d = common_dimension(drift, Q, state, H, dim)
         self.drift = traceable(drift)
         self.noise = Q if isinstance(Q, StateDiffusion) else Diffusion.of(Q, d)
         self.initial_form = FORMS[np.ndim(state.cov)] if isinstance(state, GaussianState) else "scalar"
         self.initial = _initial_state(state, d, self.drift, self.noise)
         self.observation = make_observation(likelihood, H if hasattr(H, "shape") else traceable(H), offset, d)
-        self.state_names = _names("state_names", state_names, d)
-        self.output_names = _names("output_names", output_names, self.observation.data_dim)
-        self.equations, self.covariates = equations, None
+        self.state_names = as_names("state_names", state_names, d)
+        self.output_names = as_names("output_names", output_names, self.observation.data_dim)
+        self.equations, self.covariates, self.inputs = equations, None, None
         _check_stationary(self)
-        _check_drift_shape(self.drift, d)
+        check_drift_shape(self.drift, d)
 
     @classmethod
     @float64
@@ -123,8 +127,8 @@ class Model(eqx.Module):
         """Make a model from equations in text.
 
         Args:
-            source: a mapping with the tables `states`, `outputs`, `parameters` and `definitions`; or the path of a TOML
-                file with the same tables; see docs/equations.md.
+            source: a mapping with the tables `states`, `outputs`, `inputs`, `parameters` and `definitions`; or the path
+                of a TOML file with the same tables; see docs/equations.md.
             **values: values of parameters, in the place of their `start`.
 
         Returns:
@@ -161,7 +165,8 @@ class Model(eqx.Module):
             new = eqx.tree_at(lambda m: m.noise, new, new.noise.formed(self.noise.structure))
         if not self.observation.stated:  # the likelihood that the errors of a series gave
             new = eqx.tree_at(lambda m: m.observation.likelihood, new, self.observation.likelihood)
-        return eqx.tree_at(lambda m: m.covariates, new, self.covariates, is_leaf=lambda leaf: leaf is None)
+        new = eqx.tree_at(lambda m: m.covariates, new, self.covariates, is_leaf=lambda leaf: leaf is None)
+        return new.driven_by(self.inputs)
 
     @float64
     def with_covariates(self, of_series: Callable, **values: Any) -> "Model":
@@ -198,8 +203,27 @@ class Model(eqx.Module):
 
     @property
     def latent(self) -> "Model":
-        """The model of w, in whose coordinates the noise is constant; the model itself if its noise is constant."""
-        return self._latent(self.noise) if isinstance(self.noise, StateDiffusion) else self
+        """The model of w, in whose coordinates the noise is constant, impulses do not move the state, and the drift is
+        one of state and time alone; the model itself if its noise is constant and it has no inputs.
+        """
+        model = self if self.inputs is None else without_inputs(self)
+        return model._latent(model.noise) if isinstance(model.noise, StateDiffusion) else model
+
+    def driven_by(self, inputs: Any) -> "Model":
+        """Return the model with these inputs on the nodes of a grid; None takes those away that it has."""
+        if inputs is None and self.inputs is None:
+            return self
+        return eqx.tree_at(lambda m: m.inputs, self, inputs, is_leaf=lambda leaf: leaf is None)
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether the state differs from the coordinates of the latent model."""
+        return isinstance(self.noise, StateDiffusion) or self.has_impulses
+
+    @property
+    def has_impulses(self) -> bool:
+        """Whether the inputs have impulses."""
+        return self.inputs is not None and self.inputs.dosed is not None
 
     @float64
     def _latent(self, noise: StateDiffusion) -> "Model":
@@ -212,16 +236,19 @@ class Model(eqx.Module):
         )
         return eqx.tree_at(lambda m: (m.drift, m.noise, m.initial, m.observation), self, parts)
 
-    def to_state(self, w: Any) -> Any:
-        """Return the state x from the coordinates w in which the noise is constant.
+    def to_state(self, w: Any, t: Any = None) -> Any:
+        """Return the state x from the coordinates w in which the noise is constant and impulses do not move the state.
 
         Args:
-            w: points in these coordinates, (..., d). Where the noise does not depend on the state they are states.
+            w: points in these coordinates, (..., n, d). Where the noise does not depend on the state and there are no
+                impulses they are states.
+            t: their times, (n,); needed only where the inputs have impulses.
 
         Returns:
-            The states, (..., d).
+            The states, (..., n, d).
         """
-        return self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
+        x = self.noise.to_state(w) if isinstance(self.noise, StateDiffusion) else w
+        return x + shift(self, t) if self.has_impulses else x
 
     @property
     def likelihood(self) -> Likelihood:
@@ -275,51 +302,6 @@ def _of_equations(equations: Any) -> Model:
     )
 
 
-def _names(name: str, given: Any, count: int) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if len(names) != count or len(set(names)) != count or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{name} must be {count} different texts, got {given!r}")
-    return names
-
-
-def _as_diffusion(value: Any) -> Any:
-    """Return a noise that depends on the state, or a constant spectral density as an array."""
-    if isinstance(value, list | tuple) and any(isinstance(v, StateDiffusion) for v in value):
-        value = Each(value)
-    if isinstance(value, StateDiffusion):
-        return traceable(value)
-    if isinstance(value, type) and issubclass(value, StateDiffusion):
-        raise ValueError(f"diffusion must be a noise with its settings, e.g. {value.__name__}(0.1), got the class")
-    return parameter(value)
-
-
-def _dimension(drift: Any, Q: Any, state: Any, H: Any, dim: int | None) -> int:
-    """Return the dimension of the state, from all parts of the model that determine it; they must agree."""
-    sources: dict[str, int] = {}
-    if dim is not None:
-        check_whole(dim=dim)
-        sources["dim"] = int(dim)
-    if isinstance(getattr(drift, "dim", None), int):
-        sources["drift"] = drift.dim
-    if isinstance(Q, StateDiffusion):
-        if Q.dim is not None:
-            sources["diffusion"] = Q.dim
-    elif Q.ndim:
-        sources["diffusion"] = Q.shape[0]
-    if isinstance(state, GaussianState):
-        for name, a in (("initial.mean", state.mean), ("initial.cov", state.cov)):
-            if np.ndim(a):
-                sources[name] = np.shape(a)[0]
-    if hasattr(H, "shape"):
-        sources["emission's columns"] = H.shape[1]
-    if len(set(sources.values())) > 1:
-        said = ", ".join(f"{k} says {v}" for k, v in sources.items())
-        raise ValueError(f"the parts of the model disagree about the state's dimension: {said}")
-    return next(iter(sources.values()), 1)
-
-
 def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState | Stationary:
     if isinstance(state, str):
         if state != "stationary":
@@ -327,6 +309,11 @@ def _initial_state(state: Any, d: int, drift: Any, noise: Any) -> GaussianState 
         if isinstance(noise, StateDiffusion):
             raise ValueError(
                 "initial='stationary' is for constant noise; with noise that depends on the state give "
+                "initial=gv.GaussianState(mean=..., cov=...)"
+            )
+        if takes_inputs(drift):
+            raise ValueError(
+                "initial='stationary' is for a drift without inputs: with inputs there is no stationary law, so give "
                 "initial=gv.GaussianState(mean=..., cov=...)"
             )
         if not hasattr(drift, "stationary"):
@@ -367,12 +354,6 @@ def _check_stationary(model: Model) -> None:
         )
 
 
-def _check_drift_shape(drift: Callable, d: int) -> None:
-    shape = getattr(output_of(drift, "drift", d), "shape", None)
-    if shape != (d,):
-        raise ValueError(f"the drift must return an array of shape ({d},) for a state of shape ({d},), got {shape}")
-
-
 def with_errors_known(model: Model, errors: Any) -> Model:
     """Return the model of data with these errors: where no likelihood was stated, they are all the noise."""
     observation = model.observation.with_errors_known(errors)
@@ -392,6 +373,7 @@ def check_inputs(model: Any, series: Any) -> Model:
             f"the series has {series.dim} values at each time, but the model observes {model.data_dim}; "
             f"give emission= a matrix of shape ({series.dim}, {model.dim})"
         )
+    check_driven(model, series)
     model = with_errors_known(model, series.errors)
     model.likelihood.check(series.values, series.observed)
     model.likelihood.check_errors(series.errors, series.observed)

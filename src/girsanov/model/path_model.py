@@ -12,8 +12,9 @@ from girsanov._core.precision import float64, to_numpy
 from girsanov._core.special import LOG_2PI
 from girsanov._core.types import Array
 from girsanov.chain import blocks
-from girsanov.chain.linear_sde import Linearisation, exact_transition
+from girsanov.chain.linear_sde import Linearisation, exact_transition, linear_transition
 from girsanov.data.grid import Grid
+from girsanov.data.instants import Instant
 from girsanov.data.on_grid import SeriesOnGrid, on_grid
 from girsanov.data.rows import Rows
 from girsanov.data.series import TimeSeries
@@ -31,8 +32,8 @@ class LinearSteps(eqx.Module):
     Phi: Float[Array, "M d d"]
     Psi: Float[Array, "M d d"]
     c: Float[Array, "M d"]
-    A: Float[Array, "N d d"]
-    b: Float[Array, "N d"]
+    left: tuple[Float[Array, "M d d"], Float[Array, "M d"]]  # A and b at the left ends of the steps
+    right: tuple[Float[Array, "M d d"], Float[Array, "M d"]]  # and at their right ends
 
 
 class PathModel(eqx.Module):
@@ -60,20 +61,17 @@ class PathModel(eqx.Module):
         return log_normal(x - mean, jnp.linalg.inv(jnp.linalg.cholesky(cov)))
 
     def _drift(self, node: Any, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        return jnp.vectorize(self.model.drift, excluded=(1,), signature="(d)->(d)")(
-            x, jnp.asarray(self.data.times)[node]
-        )
+        return self._drift_at(_moment(self.data.at_nodes, node), x)
+
+    def _drift_at(self, t: Any, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        return jnp.vectorize(lambda v: self.model.drift(v, t), signature="(d)->(d)")(x)
 
     def moved(self, node: Any, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         """Return the mean of the next state: x + Δf(x, t), or Φx + c + Ψ(f(x, t) − Ax − b) if `linear` is given."""
         if self.linear is None:
             return x + self.data.gaps[node] * self._drift(node, x)
-        e = self._drift(node, x) - self._linear_drift(node, x)
+        e = self._drift(node, x) - _linear_drift(self.linear.left, node, x)
         return x @ self.linear.Phi[node].T + self.linear.c[node] + e @ self.linear.Psi[node].T
-
-    def _linear_drift(self, node: Any, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        assert self.linear is not None
-        return x @ self.linear.A[node].T + self.linear.b[node]
 
     def noise(self, node: Any, xi: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         """Return the noise of the step after this node, made from standard normal numbers ξ."""
@@ -90,19 +88,20 @@ class PathModel(eqx.Module):
         if self.linear is None:
             return log_normal(after - self.moved(node, x), self.inverse_step_root[node])
         start = x @ self.linear.Phi[node].T + self.linear.c[node]
-        e0, phi0 = self._tilt(node, x)
-        e1, phi1 = self._tilt(node + 1, after)
+        e0, phi0 = self._tilt(_moment(self.data.at_nodes, node), self.linear.left, node, x)
+        e1, phi1 = self._tilt(_moment(self.data.at_ends, node + 1), self.linear.right, node, after)
         along = 0.5 * self._product(e0 + e1, after - x)
         base = log_normal(after - start, self.inverse_step_root[node])
         return base + along - 0.5 * self.data.gaps[node] * (phi0 + phi1)
 
-    def _tilt(self, node: Any, x: Float[Array, "*#n d"]) -> tuple[Float[Array, "*#n d"], Float[Array, "*#n"]]:
-        """Return e and φ of `log_step` at a node."""
-        drift, linear = self._drift(node, x), self._linear_drift(node, x)
+    def _tilt(
+        self, t: Any, base: tuple, step: Any, x: Float[Array, "*#n d"]
+    ) -> tuple[Float[Array, "*#n d"], Float[Array, "*#n"]]:
+        """Return e and φ of `log_step` at time t, one end of a step, where `base` has A and b of all steps."""
+        drift, linear = self._drift_at(t, x), _linear_drift(base, step, x)
         e = drift - linear
-        t = jnp.asarray(self.data.times)[node]
         slope = jnp.vectorize(lambda v: jnp.trace(jax.jacfwd(self.model.drift)(v, t)), signature="(d)->()")(x)
-        div = slope - jnp.trace(self.linear.A[node])  # pyright: ignore[reportOptionalMemberAccess]
+        div = slope - jnp.trace(base[0][step])
         return e, 0.5 * (div + self._product(e, drift + linear))
 
     def _product(self, e: Float[Array, "*#n d"], v: Float[Array, "*#n d"]) -> Float[Array, "*#n"]:
@@ -124,19 +123,30 @@ class PathModel(eqx.Module):
         return self.log_initial(path[0]) + steps.sum() + self.log_data(path)
 
 
+def _moment(times: Any, node: Any) -> Any:
+    """Return one of several times, with its inputs if there are any."""
+    return times[node] if isinstance(times, Instant) else jnp.asarray(times)[node]
+
+
+def _linear_drift(base: tuple, step: Any, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    A, b = base
+    return x @ A[step].T + b[step]
+
+
 def path_model(model: Model, series: TimeSeries, grid: Grid) -> PathModel:
     """Make the PathModel with Euler–Maruyama steps, which have densities only if the noise is not singular.
 
     If the noise depends on the state, the paths are those of w, in whose coordinates it is constant.
     """
-    model = model.latent
+    data = on_grid(series, grid)
+    model = model.driven_by(data.inputs).latent
     if model.noise.is_singular:
         raise ValueError(
             "the diffusion of this model is singular, so that steps of Euler–Maruyama have no density and this method "
             "cannot weigh paths. With post = gv.infer(...), use post.diagnose(key=...) for the evidence and "
             "girsanov.baselines.particle_smoother(..., guided=post) for paths, or give every coordinate a little noise"
         )
-    return on_nodes(model, on_grid(series, grid))
+    return on_nodes(model, data)
 
 
 def on_nodes(model: Model, data: SeriesOnGrid) -> PathModel:
@@ -154,8 +164,8 @@ def exact_path_model(model: Model, series: TimeSeries, grid: Grid, base: Lineari
 
     `base` is given at the nodes. If the noise depends on the state, the paths are those of w.
     """
-    model = model.latent
     data = on_grid(series, grid)
+    model = model.driven_by(data.inputs).latent
     return _with_steps(model, data, to_numpy(_compiled_steps(base, model.noise, data.gaps)))
 
 
@@ -174,14 +184,16 @@ def _with_steps(model: Model, data: SeriesOnGrid, steps: Any) -> PathModel:
 
 def _steps(base: Linearisation, noise: Diffusion, gaps):
     """Return for every step the Cholesky factor L of Σ, L⁻¹, and Φ, Ψ, c with the linear drift, time first."""
-    Q, gaps, A = jnp.asarray(noise.Q), jnp.asarray(gaps), jnp.asarray(base.A)
+    Q, gaps = jnp.asarray(noise.Q), jnp.asarray(gaps)
     Phi, c, Sigma = exact_transition(base, Q, gaps)
-    units = jnp.broadcast_to(jnp.eye(A.shape[0])[:, :, None], A.shape)  # c is linear in b: Ψ is c for unit vectors b
-    Psi = jax.vmap(lambda b: exact_transition(Linearisation(A, b), Q, gaps).c, out_axes=1)(units)
+    left, right = (jax.tree.map(jnp.asarray, end) for end in (base.at_left, base.at_right))
+    # c is linear in b: Ψ is c for unit vectors b
+    units = jnp.broadcast_to(jnp.eye(Phi.shape[0])[:, :, None], Phi.shape)
+    Psi = jax.vmap(lambda b: linear_transition((left.A, right.A), (b, b), Q, gaps).c, out_axes=1)(units)
     L = blocks.cholesky(Sigma)
-    parts = (L, blocks.inverse_lower(L), Phi, Psi, c, A, jnp.asarray(base.b))
-    L, L_inv, Phi, Psi, c, A, b = (jnp.moveaxis(a, -1, 0) for a in parts)
-    return L, L_inv, LinearSteps(Phi, Psi, c, A, b)
+    parts = (L, blocks.inverse_lower(L), Phi, Psi, c, left.A, left.b, right.A, right.b)
+    L, L_inv, Phi, Psi, c, A, b, A_right, b_right = (jnp.moveaxis(a, -1, 0) for a in parts)
+    return L, L_inv, LinearSteps(Phi, Psi, c, (A, b), (A_right, b_right))
 
 
 _compiled_steps = compiled(_steps)

@@ -11,6 +11,7 @@ from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov.data.series import TimeSeries, as_covariates
 from girsanov.model.diffusions import StateDiffusion
+from girsanov.model.driven import check_driven, shift
 from girsanov.model.model import Model
 
 # For the default dt: steps per gap, steps per time scale of the drift, and the largest number of steps in all that the
@@ -39,6 +40,7 @@ def simulate(
     dt: float | None = None,
     start: float | None = None,
     covariates: Any = None,
+    inputs: Any = None,
 ) -> Simulation:
     """Simulate a path of the model by Euler–Maruyama, and one noisy observation of it at each of the given times.
 
@@ -54,6 +56,8 @@ def simulate(
             gap then has at least ten steps.
         start: time of the initial state; by default the first of `times`.
         covariates: the covariates of the series, by name, for a model that takes them.
+        inputs: what acts on the state, for a drift f(x, t, u): an `Inputs`, or a list of those. The series that comes
+            out has them.
 
     Returns:
         The state at the given times and the observations, as `path` and `series`.
@@ -64,25 +68,39 @@ def simulate(
     t = as_floats("times", times)
     if t.ndim != 1 or len(t) == 0:
         raise ValueError(f"times must have shape (n,) with n ≥ 1, got {t.shape}")
-    TimeSeries(t, np.zeros(len(t)))  # makes the checks of a series
+    blank = TimeSeries(t, np.zeros(len(t)), inputs=inputs)  # makes the checks of a series
     if start is not None and not is_finite(start):
         raise ValueError(f"start must be one finite number, got {start!r}")
     t0 = float(t[0]) if start is None else float(start)
     if t0 > t[0]:
         raise ValueError(f"start = {shown(t0)} comes after the first of times, which is {shown(t[0])}")
-    model = model.given(as_covariates(covariates))
+    model, nodes = _driven(model.given(as_covariates(covariates)), blank, t0)
     latent = model.latent
     initial = _initial(latent)
     least = 1 if dt is not None else _STEPS
     dt = _default_step(latent, np.diff(t, prepend=t0), t0, *initial) if dt is None else dt
     check_draws(key, 1, dt)
     path_key, noise_key = jax.random.split(key)
-    path = euler_paths(latent, t, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
+    path = euler_paths(latent, nodes, key=path_key, n=1, dt=dt, start=(t0, *initial), least=least)[0]
+    path = path[np.searchsorted(nodes, t)]
     if not np.isfinite(path).all():
         i = int(np.argmin(np.isfinite(path).all(1)))
         raise ValueError(f"the simulated path is not finite from time {shown(t[i])} on: take a smaller dt than {dt:g}")
-    path = states(model, path)
-    return Simulation(path, TimeSeries(t, _observe(model, noise_key, t, path), covariates=covariates))
+    path = states(model, path, t)
+    series = TimeSeries(t, _observe(model, noise_key, t, path), covariates=covariates, inputs=inputs)
+    return Simulation(path, series)
+
+
+def _driven(model: Model, series: TimeSeries, t0: float) -> tuple[Model, np.ndarray]:
+    """Return the model with the inputs of the series, and its times with those at which the inputs change their law."""
+    check_driven(model, series)
+    t, inputs = series.times, series.inputs
+    if inputs is None:
+        return model.driven_by(None), t
+    inputs.check_reach(t0, float(t[-1]))
+    knots = inputs.knots
+    nodes = np.union1d(t, knots[(knots > t0) & (knots < t[-1])])
+    return model.driven_by(inputs.on(np.union1d(t0, nodes))), nodes
 
 
 def check_draws(key: Any, n: int = 1, dt: float = 1.0, name: str = "n") -> None:
@@ -131,25 +149,26 @@ def _observe(model: Model, key: Any, t: np.ndarray, path: np.ndarray) -> np.ndar
 
 
 @float64
-def states(model: Model, w: np.ndarray) -> np.ndarray:
-    """Return the states x, (..., d), from the coordinates w in which the noise of the model is constant."""
-    return np.asarray(_states(model, w)) if isinstance(model.noise, StateDiffusion) else w
+def states(model: Model, w: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Return the states x, (..., n, d), from the coordinates w of the latent model at times t, (n,)."""
+    return np.asarray(_states(model, w, t)) if model.is_transformed else w
 
 
 @float64
-def to_constant(model: Model, x: np.ndarray) -> np.ndarray:
-    """Return the coordinates w in which the noise of the model is constant, from the states x, (..., d)."""
-    return np.asarray(_constant(model.noise, x)) if isinstance(model.noise, StateDiffusion) else x
+def to_constant(model: Model, x: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Return the coordinates w of the latent model from the states x, (..., n, d), at times t, (n,)."""
+    return np.asarray(_constant(model, x, t)) if model.is_transformed else x
 
 
 @compiled
-def _states(model: Model, w):
-    return model.to_state(w)
+def _states(model: Model, w, t):
+    return model.to_state(w, t)
 
 
 @compiled
-def _constant(noise: StateDiffusion, x):
-    return noise.to_constant(x)
+def _constant(model: Model, x, t):
+    x = x - shift(model, t) if model.has_impulses else x
+    return model.noise.to_constant(x) if isinstance(model.noise, StateDiffusion) else x
 
 
 @compiled

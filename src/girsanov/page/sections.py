@@ -195,8 +195,8 @@ def repeat(result: Mapping[str, Any], model_file: str | None) -> Html:
 
 
 _OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit",
-            "decimal", "date_order", "dt", "span", "method", "objective", "max_iterations")  # fmt: skip
-_OF_LEARNING = ("objective", "max_iterations")
+            "decimal", "date_order", "dt", "span", "method", "objective", "max_iterations", "tolerance")  # fmt: skip
+_OF_LEARNING = ("objective", "max_iterations", "tolerance")
 _REPEATED = ("values", "errors", "trainable", "individual", "prior", "constraint")
 
 
@@ -220,8 +220,7 @@ def command_of(result: Mapping[str, Any], model_file: str | None) -> str:
     for name in _REPEATED:
         for value in given.get(name) or []:
             words += [f"--{name}", str(value)]
-    if given.get("start_from_data"):
-        words.append("--start-from-data")
+    words += ["--start-from-data"] if given.get("start_from_data") else []
     for name, seed in (result.get("seeds") or {}).items():
         words += [f"--{name}", str(seed)]
     return shlex.join(words)

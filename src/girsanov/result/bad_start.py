@@ -19,7 +19,7 @@ def _start_values(problem: Posed):
     sd = jnp.sqrt(jnp.diagonal(q.S)).T
     xi = jnp.asarray(problem.rule.nodes)
     x = q.m[:, None] + sd[:, None] * xi[:, :, None]
-    return x, evaluate_drift(problem.model.drift, x, problem.data.times)
+    return x, evaluate_drift(problem.model.drift, x, problem.data.at_nodes)
 
 
 @compiled
@@ -63,7 +63,8 @@ def explain_bad_start(problem: Posed) -> None:
     bad = np.argwhere((~np.isfinite(f) & np.isfinite(x).all(0)).any(0).T)
     if len(bad):
         m, n = bad[0]
-        state = states(problem.series_model, x[:, n, m]).tolist()
+        at = np.asarray(problem.data.times)[m : m + 1]
+        state = states(problem.series_model, x[None, :, n, m], at)[0].tolist()
         raise ValueError(
             f"the drift returned {f[:, n, m].tolist()} at state {state} and time "
             f"{float(problem.data.times[m])!r}; it must be finite wherever the posterior may go"

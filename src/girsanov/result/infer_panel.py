@@ -1,5 +1,6 @@
 """`infer` for a panel: the posteriors of all its series."""
 
+import dataclasses
 import time
 import warnings
 from collections import Counter
@@ -81,8 +82,16 @@ def lay_out_panel(model: Model, panel: Panel, dt: Any, span: PerSeries, grid: Pe
         except ValueError as error:
             raise ValueError(f"series {name!r}: {error}") from None
         datas.append(data)
+    datas = _alike(datas)
     check_singular(Posed(with_errors_known(model, datas[0].errors), datas[0], CVIDP().rule(model.dim)))
     return datas
+
+
+def _alike(datas: list[SeriesOnGrid]) -> list[SeriesOnGrid]:
+    """Return the series with impulses of zero where others have some, so that all share a program."""
+    if not any(data.inputs is not None and data.inputs.dosed is not None for data in datas):
+        return datas
+    return [dataclasses.replace(data, inputs=data.inputs.with_impulses()) for data in datas if data.inputs is not None]
 
 
 def covariates_taken(model: Model, panel: Panel) -> list[str] | None:

@@ -4,6 +4,7 @@ Both are integrals over the Gaussian law of the state. Without observation i tha
 it, q is inferred again from the earlier observations alone, on the grid up to that time.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,7 +16,6 @@ from jaxtyping import Float
 from girsanov._core.compile import compiled
 from girsanov._core.precision import float64
 from girsanov._core.types import Array
-from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.data.on_grid import SeriesOnGrid, on_grid
 from girsanov.data.rows import Rows
@@ -154,8 +154,9 @@ def _before(whole: Posed, i: int) -> Posed:
     gaps = np.where(np.arange(N - 1) < size - 1, data.gaps, 1.0)
     observed = np.array(data.observed)
     observed[i:] = False
-    shorter = SeriesOnGrid(
-        times, gaps, np.asarray(size), np.minimum(data.node, size - 1), data.y, observed, data.errors
+    changes = times, gaps, np.asarray(size), np.minimum(data.node, size - 1), observed
+    shorter = dataclasses.replace(
+        data, **dict(zip(("times", "gaps", "size", "node", "observed"), changes, strict=True))
     )
     return eqx.tree_at(lambda p: p.data, whole, shorter)
 
@@ -173,6 +174,6 @@ def _start(post: Any, i: int) -> Sites:
     def cut(part: Any, first: int) -> Any:
         return jax.tree.map(lambda a: np.where(np.arange(a.shape[-1]) < first, a, 0.0), part)
 
-    base = Linearisation(held(target.base.A), held(target.base.b))
+    base = jax.tree.map(held, target.base)
     right: DenseSites | None = None if target.right is None else cut(target.right, known)
     return Sites(base, cut(target.dense, known), cut(target.data, i), right)

@@ -14,11 +14,13 @@ from girsanov.chain.linear_sde import Linearisation
 from girsanov.chain.moments import Moments
 from girsanov.chain.natural import NaturalChain
 from girsanov.chain.transitions import Transitions
+from girsanov.data.inputs import Inputs, Part
 from girsanov.data.panel import Panel
 from girsanov.data.series import TimeSeries
 from girsanov.inference.sites import DataSites, DenseSites, Sites
 from girsanov.model.diffusions import DIFFUSIONS
 from girsanov.model.drifts import DRIFTS
+from girsanov.model.driven import driven_on
 from girsanov.model.likelihoods import LIKELIHOODS, Likelihood
 from girsanov.model.model import GaussianState, Model
 from girsanov.model.quadrature import Rule
@@ -37,6 +39,7 @@ _ARRAYS = {
     "target.dense": DenseSites,
     "target.data": DataSites,
 }
+_OF_INPUTS = ("times", "values", "until")
 
 
 def load(
@@ -93,7 +96,7 @@ def load(
     history = FitHistory(parameters, *(arrays[f"fit.{k}"] for k in FIT_COLUMNS))
     learnt = header["fit"]
     return Fit(
-        _population(header, arrays, given, path) or post.model,
+        _population(header, arrays, given, path) or post.model.driven_by(None),
         post,
         history,
         tuple(learnt["trainable"]),
@@ -116,7 +119,7 @@ def _load_panel(header: dict[str, Any], arrays: dict[str, Any], given: dict[str,
         lambda own, parts, model: _unpack(own, parts, given, path, model),
     )
     panel = Panel({name: post.series for name, post in posts.items()})
-    model = _population(header, arrays, given, path) or next(iter(posts.values())).model
+    model = _population(header, arrays, given, path) or next(iter(posts.values())).model.driven_by(None)
     return PanelPosterior(model, panel, posts, seconds=header["seconds"])
 
 
@@ -124,10 +127,10 @@ def _unpack(
     header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path, model: Model | None = None
 ) -> Posterior:
     model = _model(header, arrays, given, path) if model is None else model
-    parts = {
-        name: kind(**{f.name: arrays[f"{name}.{f.name}"] for f in dataclasses.fields(kind)})
-        for name, kind in _ARRAYS.items()
-    }
+    parts = {name: _part(name, kind, arrays) for name, kind in _ARRAYS.items()}
+    if "target.base.before.A" in arrays:
+        before = _part("target.base.before", Linearisation, arrays)
+        parts["target.base"] = dataclasses.replace(parts["target.base"], before=before)
     steps = {k: arrays.get(f"{MAYBE}.{k}") for k in ("T", "root")}
     ends = {k: arrays.get(f"target.right.{k}") for k in ("potential", "precision")}
     right = None if ends["potential"] is None else DenseSites(**ends)
@@ -135,13 +138,15 @@ def _unpack(
         *(arrays[f"history.{k}"] for k in ("elbo", "step", "decrement")),
         passes=header["passes"],
         coarse=tuple(tuple(c) for c in header["coarse"]),
+        node_passes=header.get("node_passes"),
     )
     dates = header.get("dates", {"unit": None, "origin": None})
     origin = None if dates["origin"] is None else np.datetime64(dates["origin"], "ns")
     values, errors = arrays["series.values"], arrays.get("series.errors")
-    series = TimeSeries.counted(arrays["series.times"], values, dates["unit"], origin, errors, header.get("covariates"))
+    inputs, covariates = _inputs(header.get("inputs"), arrays), header.get("covariates")
+    series = TimeSeries.counted(arrays["series.times"], values, dates["unit"], origin, errors, covariates, inputs)
     return Posterior(
-        model=model,
+        model=driven_on(model, series, arrays["times"]),
         series=series,
         times=arrays["times"],
         node=arrays["node"],
@@ -158,6 +163,24 @@ def _unpack(
         quadrature_error=header.get("quadrature_error"),
         exact_transitions=None if steps["T"] is None else Transitions(**steps),
     )
+
+
+def _part(name: str, kind: Any, arrays: dict[str, Any]) -> Any:
+    """Return a part of the posterior from its arrays."""
+    fields = [f.name for f in dataclasses.fields(kind) if f.name != "before"]
+    return kind(**{field: arrays[f"{name}.{field}"] for field in fields})
+
+
+def _inputs(described: dict[str, Any] | None, arrays: dict[str, Any]) -> Inputs | None:
+    """Return the inputs of the series."""
+    if described is None:
+        return None
+    read = [{k: arrays[f"series.inputs.{i}.{k}"] for k in _OF_INPUTS} for i in range(len(described["kinds"]))]
+    parts = [
+        Part(kind, own["times"], own["values"], float(own["until"]))
+        for kind, own in zip(described["kinds"], read, strict=True)
+    ]
+    return Inputs.of_parts(parts, described["names"])
 
 
 def _population(header: dict[str, Any], arrays: dict[str, Any], given: dict[str, Any], path: Path) -> Model | None:

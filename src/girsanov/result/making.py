@@ -27,13 +27,13 @@ def run_history(result: Run, coarse: list[Run]) -> History:
 
 def make_posterior(problem: Posed, result: Run, series: TimeSeries, history: History, seconds: float) -> Posterior:
     """Return the posterior of a run, without the padding of the grid and of the observations."""
-    grid = problem.data.grid
+    grid, inputs = problem.data.grid, problem.data.inputs
     result = trimmed(result, len(grid.times), len(grid.node))
     sites = result.sites
     continuous = isinstance(sites, ContinuousSites)
     dense = sites.left if continuous else sites.dense
     return Posterior(
-        model=problem.series_model,
+        model=problem.series_model.driven_by(None if inputs is None else inputs.trimmed(len(grid.times))),
         series=series,
         times=grid.times,
         node=grid.node,

@@ -45,6 +45,9 @@ class PanelFit:
         standard_errors: standard errors of the shared parameters by entry, or None.
         covariance: covariance of the same entries, in the same order, or None.
         random: paths of the random effects.
+        shrinkage: of every random effect by path, (S, k): the variance of a series' value given its data as a share of
+            the variance of the law, in free coordinates. 0 says that the data of the series tell its value, 1 that
+            they tell nothing, so that the value is the mean of the law.
     """
 
     model: Model
@@ -58,6 +61,7 @@ class PanelFit:
     standard_errors: dict[str, float] | None = None
     covariance: np.ndarray | None = None
     random: tuple[str, ...] = ()
+    shrinkage: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def elbo(self) -> float:
@@ -110,6 +114,28 @@ class PanelFit:
                 lines.append(f"{name:<28}{v.mean():>12.5g}{v.min():>12.5g}{v.max():>12.5g}")
         lines.append(f"evidence bound {self.elbo:.6g} nats of {len(self.posteriors)} series; {self.status}")
         return "\n".join(lines)
+
+    def table(self) -> dict[str, dict[str, float]]:
+        """Return the individual values of every series, as `pandas.DataFrame.from_dict(..., orient="index")` reads.
+
+        Returns:
+            A dictionary by series of dictionaries with a value for each number and its standard error, whose name ends
+            in " error". Beside a random effect there is its shrinkage, whose name ends in " shrinkage".
+        """
+        rows: dict[str, dict[str, float]] = {}
+        for i, name in enumerate(self.posteriors):
+            row = rows[name] = {}
+            for path, values in self.individual.items():
+                parts = {"": values, " error": self.individual_errors[path]}
+                if path in self.shrinkage:
+                    parts[" shrinkage"] = self.shrinkage[path]
+                for part, all_ in parts.items():
+                    own = np.asarray(all_[i])
+                    if part == " shrinkage" and own.size == 1 == values[i].size:
+                        own = own.reshape(values[i].shape)
+                    for index in np.ndindex(own.shape):
+                        row[path + (str(list(index)) if index else "") + part] = float(own[index])
+        return rows
 
     def __repr__(self) -> str:
         shared: dict[str, Any] = {k: np.array2string(v, precision=4) for k, v in self.parameters.items() if v.size < 5}

@@ -55,6 +55,7 @@ class History:
             its fixed-point equations.
         passes: number of evaluations of the bound on the final grid, including rejected trials.
         coarse: (iterations, passes) on each coarser grid, the coarsest first.
+        node_passes: after `update`, the number of nodes that all passes together went over; None after a whole run.
     """
 
     elbo: np.ndarray
@@ -62,6 +63,7 @@ class History:
     decrement: np.ndarray
     passes: int = 0
     coarse: tuple[tuple[int, int], ...] = ()
+    node_passes: int | None = None
 
     def __len__(self) -> int:
         """Number of entries: the iterations and the start."""
@@ -132,7 +134,7 @@ class Posterior(Checks, Pictures, PathEstimate):
 
     @cached_property
     def _at_nodes(self) -> Marginals:
-        return of_state(self.model, self._latent)
+        return of_state(self.model, self._latent, self.times)
 
     @property
     def converged(self) -> bool:
@@ -169,7 +171,7 @@ class Posterior(Checks, Pictures, PathEstimate):
         Returns:
             `mean` (n, d) and `cov` (n, d, d).
         """
-        return of_state(self.model, self._latent_marginals(times))
+        return of_state(self.model, self._latent_marginals(times), self._inside(times))
 
     def _latent_marginals(self, times: Any) -> Marginals:
         t, Q = self._inside(times), self.model.latent.noise.Q
@@ -185,7 +187,7 @@ class Posterior(Checks, Pictures, PathEstimate):
         Returns:
             The quantiles, (k, n, d).
         """
-        return quantiles(self.model, self._latent_marginals(times), q)
+        return quantiles(self.model, self._latent_marginals(times), q, self._inside(times))
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and the upper end of a band for the state at every node.
@@ -194,7 +196,7 @@ class Posterior(Checks, Pictures, PathEstimate):
             The mean minus and plus two standard deviations, shape (N, d) each; if the noise depends on the state, the
             quantiles with the same probabilities.
         """
-        low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW])
+        low, high = quantiles(self.model, self._latent, [_LOW, 1.0 - _LOW], self.times)
         return low, high
 
     @float64
@@ -209,9 +211,11 @@ class Posterior(Checks, Pictures, PathEstimate):
             The paths at the nodes, (n, N, d).
         """
         check_draws(key, n)
-        return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)))
+        return states(self.model, np.asarray(_sample(self.moments.m, self.transitions, key, n)), self.times)
 
-    def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
+    def forecast(
+        self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None, inputs: Any = None
+    ) -> np.ndarray:
         """Simulate the model onwards from the posterior of the last state, by Euler–Maruyama.
 
         Where a path becomes infinite because the steps are too long, all paths are drawn again with shorter steps.
@@ -221,15 +225,45 @@ class Posterior(Checks, Pictures, PathEstimate):
             key: a JAX random key.
             n: number of paths; default 1000.
             dt: longest step of the simulation; by default the median step of the grid.
+            inputs: what acts on the state after the end of the horizon, as in `TimeSeries`; by default the inputs of
+                the series where they reach that far. Impulses up to the end are part of the last state.
 
         Returns:
             The paths at `times`, (n, k, d).
 
         Raises:
-            ValueError: if the times are not valid, or if paths are not finite even with steps of dt / 16.
+            ValueError: if the times are not valid, if no inputs are known there, or if paths are not finite even with
+                steps of dt / 16.
         """
         start = self._latent.mean[-1], self._latent.cov[-1]
-        return forecast(self, times, lambda n: start, key=key, n=n, dt=dt)
+        return forecast(self, times, lambda n: start, key=key, n=n, dt=dt, inputs=inputs)
+
+    def update(
+        self, series: TimeSeries, dt: float | None = None, *, grid: Any = None, method: Any = None
+    ) -> "Posterior":
+        """Extend this posterior by later observations, and infer anew only what they change.
+
+        The new nodes, and as much of the end of the old path as the new data reach, are inferred from the old solution
+        on. The result is the posterior of all data together. Posteriors in continuous time, and those that were made
+        by the careful algorithm or by VDP, are inferred anew as a whole.
+
+        Args:
+            series: the later observations, all after the end of the horizon, with the unit and origin of the old ones.
+            dt: step of the new nodes, by default the longest step of the grid. The regular nodes go on from those of
+                the first node.
+            grid: times of the new nodes, instead of `dt`; they must contain the times of the new observations.
+            method: `gv.CVIDP(...)` with settings; by default `gv.CVIDP()`.
+
+        Returns:
+            The posterior of all data. Its history is that of the new part alone, and `history.node_passes` says over
+            how many nodes its passes went.
+
+        Raises:
+            ValueError: if the observations are not later ones, or do not fit the model.
+        """
+        from girsanov.result.update import update
+
+        return update(self, series, dt, grid, method)
 
     @property
     def grid(self) -> Grid:

@@ -56,7 +56,7 @@ class _Chains:
         self.kept = np.empty((0, *shape))
         self.last, self.stride = np.broadcast_to(post.moments.m.T, shape), 1
         if start is not None:
-            drawn = to_constant(post.model, start.samples).reshape(start.chains, -1, *shape[1:])
+            drawn = to_constant(post.model, start.samples, post.times).reshape(start.chains, -1, *shape[1:])
             self.kept, self.last, self.sweeps = np.moveaxis(drawn, 1, 0), drawn[:, -1], start.sweeps
             self.judge()
 
@@ -81,7 +81,7 @@ class _Chains:
         found = []
         for share in _BURN_IN:
             begin = int(np.ceil(share * len(self.kept)))
-            draws = states(self.post.model, np.moveaxis(self.kept[begin:], 0, 1))
+            draws = states(self.post.model, np.moveaxis(self.kept[begin:], 0, 1), self.post.times)
             ess, rhat = diagnostics(draws)
             found.append((np.nan_to_num(ess), rhat, begin))
         self.ess, self.rhat, self.begin = max(found, key=lambda f: f[0])
@@ -213,7 +213,7 @@ def _result(
     post: Any, drawn: _Chains, filters: _Filters, targets: Targets, seconds: float, status: str | None = None
 ) -> Refined:
     drawn.judge()
-    draws = states(post.model, np.moveaxis(drawn.kept[drawn.begin :], 0, 1))
+    draws = states(post.model, np.moveaxis(drawn.kept[drawn.begin :], 0, 1), post.times)
     value, error = filters.evidence()
     moved = (np.diff(drawn.kept[drawn.begin :], axis=0) != 0.0).any(-1).mean((0, 1))
     met = drawn.met(targets) and filters.met(targets)

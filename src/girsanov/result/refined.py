@@ -67,7 +67,7 @@ class Refined(Pictures, ParticlePosterior):
         if not on_node.all():
             mean, cov = self._conditional(t[~on_node])
             sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
-            out[:, ~on_node] = states(self.model, _mixture_quantiles(mean, sd, p))
+            out[:, ~on_node] = states(self.model, _mixture_quantiles(mean, sd, p), t[~on_node])
         return out
 
     def sample(self, key: Any, n: int = 1) -> np.ndarray:
@@ -86,7 +86,9 @@ class Refined(Pictures, ParticlePosterior):
         check_draws(key, n)
         return np.asarray(jax.random.randint(key, (n,), 0, len(self.samples)))
 
-    def forecast(self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None) -> np.ndarray:
+    def forecast(
+        self, times: Any, *, key: Any, n: int = 1000, dt: float | None = None, inputs: Any = None
+    ) -> np.ndarray:
         """Simulate the model onwards from the last states of the drawn paths, by Euler–Maruyama.
 
         Where a path becomes infinite because the steps are too long, all paths are drawn again with shorter steps.
@@ -96,16 +98,19 @@ class Refined(Pictures, ParticlePosterior):
             key: a JAX random key.
             n: number of paths; default 1000.
             dt: longest step of the simulation; by default the median step of the grid.
+            inputs: what acts on the state after the end of the horizon, as in `TimeSeries`; by default the inputs of
+                the series where they reach that far. Impulses up to the end are part of the last state.
 
         Returns:
             The paths at `times`, (n, k, d).
 
         Raises:
-            ValueError: if the times are not valid, or if paths are not finite even with steps of dt / 16.
+            ValueError: if the times are not valid, if no inputs are known there, or if paths are not finite even with
+                steps of dt / 16.
         """
         pick_key, path_key = (key, key) if not isinstance(key, jax.Array) else jax.random.split(key)
         start = lambda n: (self._latent_samples[self._picked(pick_key, n), -1], None)  # noqa: E731
-        return forecast(self, times, start, key=path_key, n=n, dt=dt)
+        return forecast(self, times, start, key=path_key, n=n, dt=dt, inputs=inputs)
 
     def to_xarray(self) -> Any:
         """Convert the draws to an xarray.Dataset; needs the extra `xarray`.

@@ -17,7 +17,7 @@ from girsanov.model.drifts import DRIFTS, Sum
 from girsanov.model.likelihoods import LIKELIHOODS, Joint
 from girsanov.model.model import GaussianState
 
-FORMAT = 1
+FORMAT = 2  # 1 had no inputs
 FIT_COLUMNS = ("elbo", "objective", "e_steps", "passes", "seconds")
 REFINED_ARRAYS = ("samples", "acceptance", "filtered")
 REFINED = (
@@ -93,8 +93,13 @@ def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         parts["target.right"] = post.target.right
     if post.rule is not None:
         arrays |= {"rule.nodes": np.asarray(post.rule.nodes), "rule.weights": np.asarray(post.rule.weights)}
+    if post.target.base.before is not None:
+        parts["target.base.before"] = post.target.base.before
     for name, part in parts.items():
-        arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items()}
+        arrays |= {f"{name}.{k}": np.asarray(v) for k, v in vars(part).items() if k != "before"}
+    inputs = post.series.inputs
+    for i, part in enumerate(() if inputs is None else inputs.parts):
+        arrays |= {f"series.inputs.{i}.{k}": np.asarray(getattr(part, k)) for k in ("times", "values", "until")}
     for k in ("elbo", "step", "decrement"):
         arrays[f"history.{k}"] = getattr(post.history, k)
     header = {
@@ -107,7 +112,9 @@ def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "time": post.time,
         "quadrature_error": post.quadrature_error,
         "passes": post.history.passes,
+        "node_passes": post.history.node_passes,
         "coarse": post.history.coarse,
+        "inputs": None if inputs is None else {"kinds": [part.kind for part in inputs.parts], "names": inputs.names},
         "dates": {"unit": post.series.unit, "origin": None if post.series.origin is None else str(post.series.origin)},
         "covariates": post.series.covariates,
     }

@@ -1,6 +1,7 @@
 """What every drift of the library offers."""
 
 import abc
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ class Drift(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " d"], t: Float[Array, ""]) -> Float[Array, " d"]:
-        """Evaluate the drift.
+        """Evaluate the drift. One that takes inputs has them, of shape (m,), as a third argument.
 
         Args:
             x: the state, shape (d,).
@@ -38,7 +39,7 @@ class Drift(eqx.Module):
         """
 
     def __add__(self, other: Any) -> "Sum":
-        """Add another drift, or any function of state and time.
+        """Add another drift, or any function of state and time, or of state, time and inputs.
 
         Args:
             other: a callable of a state of shape (d,) and a scalar time that returns shape (d,).
@@ -68,8 +69,27 @@ class Sum(Drift):
             raise ValueError(f"the drifts of a sum are for states of different dimensions: {sorted(sizes)}")
         return sizes.pop() if sizes else None
 
-    def __call__(self, x, t):
-        return sum((part(x, t) for part in self.parts[1:]), self.parts[0](x, t))
+    @property
+    def takes_inputs(self) -> bool:
+        """Whether any of the drifts takes inputs; all that do get the same ones."""
+        return any(takes_inputs(part) for part in self.parts)
+
+    def __call__(self, x, t, u=None):
+        values = [part(x, t, u) if takes_inputs(part) else part(x, t) for part in self.parts]
+        return sum(values[1:], values[0])
+
+
+def takes_inputs(drift: Any) -> bool:
+    """Return whether a drift is one of state, time and inputs, f(x, t, u), and not of state and time alone."""
+    known = getattr(drift, "takes_inputs", None)
+    if isinstance(known, bool):
+        return known
+    try:
+        parameters = inspect.signature(drift).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters) >= 3
 
 
 def _parts(drift: Callable) -> tuple[Callable, ...]:

@@ -48,17 +48,20 @@ class OrnsteinUhlenbeck(Drift):
 
 
 class Linear(Drift):
-    """The linear drift f(x) = A x + b.
+    """The linear drift f(x) = A x + b, or with inputs f(x, u) = A x + b + B u.
 
     Args:
         A: matrix of shape (d, d), or a scalar for a state of dimension 1.
         b: constant, a scalar or shape (d,); 0 by default.
+        B: the effect of the m inputs of the series, shape (d, m), (d,) for a single one, or a scalar for one input of
+            one state. By default the drift takes no inputs.
     """
 
     A: Float[Array, "d d"] = eqx.field(converter=parameter)
     b: Float[Array, " d"] = eqx.field(converter=parameter)
+    B: Float[Array, "d m"] | None
 
-    def __init__(self, A: Any, b: Any = 0.0):
+    def __init__(self, A: Any, b: Any = 0.0, B: Any = None):
         A = parameter(A)
         A = A.reshape(1, 1) if A.ndim == 0 else A
         if A.ndim != 2 or A.shape[0] != A.shape[1]:
@@ -67,13 +70,25 @@ class Linear(Drift):
         if b.ndim > 1 or (b.ndim == 1 and b.shape[0] != A.shape[0]):
             raise ValueError(f"Linear needs b of shape ({A.shape[0]},) to fit A of shape {A.shape}, got {b.shape}")
         self.A, self.b = A, (np if isinstance(b, np.ndarray) else jnp).broadcast_to(b, A.shape[:1])
+        self.B = None if B is None else _effects(parameter(B), A.shape[0])
 
     @property
     def dim(self) -> int | None:
         return self.A.shape[0]
 
-    def __call__(self, x, t):
-        return self.A @ x + self.b
+    @property
+    def takes_inputs(self) -> bool:
+        """Whether the drift has a matrix B, and so takes inputs."""
+        return self.B is not None
+
+    @property
+    def inputs_dim(self) -> int | None:
+        """m, the number of inputs, or None if the drift takes none."""
+        return None if self.B is None else self.B.shape[1]
+
+    def __call__(self, x, t, u=None):
+        f = self.A @ x + self.b
+        return f if self.B is None else f + self.B @ u
 
     def stationary(self, Q: Float[Array, "d d"]) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
         """Return the stationary law N(−A⁻¹b, P), where A P + P Aᵀ + Q = 0 (solved as a linear system of size d²).
@@ -85,6 +100,14 @@ class Linear(Drift):
             The mean, shape (d,), and the covariance P, shape (d, d).
         """
         return stationary_law(jnp.asarray(self.A), jnp.asarray(self.b), Q)
+
+
+def _effects(B: Any, d: int) -> Any:
+    """Return B as a matrix of shape (d, m)."""
+    B = B.reshape(1, 1) if B.ndim == 0 else B[:, None] if B.ndim == 1 else B
+    if B.ndim != 2 or B.shape[0] != d or B.shape[1] == 0:
+        raise ValueError(f"Linear needs B of shape ({d}, m), one column for each input, got {B.shape}")
+    return B
 
 
 def stationary_law(

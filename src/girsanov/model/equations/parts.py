@@ -88,14 +88,16 @@ class Equations(eqx.Module):
 
 
 class Function(eqx.Module):
-    """Expressions as a function of states and time, f(x, t)."""
+    """Expressions as a function of states and time, f(x, t), and of the inputs where there are any."""
 
     values: dict[str, Any]
     expressions: tuple[Expression, ...] = eqx.field(static=True)
     states: tuple[str, ...] = eqx.field(static=True)
+    inputs: tuple[str, ...] = eqx.field(static=True, default=())
 
-    def __call__(self, x, t):
+    def __call__(self, x, t, u=()):
         names = {**self.values, **dict(zip(self.states, x, strict=True)), "t": t}
+        names |= dict(zip(self.inputs, u, strict=True))
         return jnp.stack([jnp.asarray(evaluate(e, names), dtype=jnp.result_type(x)) for e in self.expressions])
 
 
@@ -108,8 +110,23 @@ class EquationDrift(Drift):
     def dim(self) -> int:
         return len(self.function.states)
 
-    def __call__(self, x, t):
-        return self.function(x, t)
+    @property
+    def takes_inputs(self) -> bool:
+        """Whether the equations have inputs."""
+        return bool(self.function.inputs)
+
+    @property
+    def inputs_dim(self) -> int | None:
+        """The number of inputs, or None if there are none."""
+        return len(self.function.inputs) or None
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs, in the order in which they are given."""
+        return self.function.inputs
+
+    def __call__(self, x, t, u=()):
+        return self.function(x, t, u)
 
 
 class NoiseFunction(eqx.Module):
@@ -132,7 +149,8 @@ def parts(statement: Statement, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     states = tuple(s.name for s in statement.states)
     constant = functools.partial(_number, values)
-    drift = EquationDrift(_function([s.drift for s in statement.states], states, values))
+    acting = tuple(i.name for i in statement.inputs)
+    drift = EquationDrift(_function([s.drift for s in statement.states], states, values, acting))
     emission, offset = _emission(statement.outputs, states, values)
     return {
         "drift": drift,
@@ -155,9 +173,11 @@ def _stacked(numbers: list[Any]) -> Any:
     return jnp.stack(numbers) if any(isinstance(v, Tracer) for v in numbers) else parameter(np.array(numbers))
 
 
-def _function(expressions: list[Expression], states: tuple[str, ...], values: Mapping[str, Any]) -> Function:
+def _function(
+    expressions: list[Expression], states: tuple[str, ...], values: Mapping[str, Any], inputs: tuple[str, ...] = ()
+) -> Function:
     used = set().union(*(e.names() for e in expressions))
-    return Function({n: v for n, v in values.items() if n in used}, tuple(expressions), states)
+    return Function({n: v for n, v in values.items() if n in used}, tuple(expressions), states, inputs)
 
 
 def _noise(states: tuple[State, ...], values: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What a description of a model by equations says: states, outputs, parameters and definitions, checked and in order.
+"""What a description of a model by equations says: states, outputs, inputs, parameters, definitions, checked, in order.
 
 The description is a mapping, or a TOML file with the same names. It is kept as text, so that it can be part of a
 compiled program, and is read only once.
@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from girsanov._core.checks import is_finite
+from girsanov.data.inputs import KINDS
+from girsanov.model.equations.definitions import checked, read_definitions, substituted
 from girsanov.model.equations.expression import (
-    DEEPEST,
     FUNCTIONS,
     NUMBERS,
     EquationError,
     Expression,
-    Measure,
     check_names,
-    error_at,
     hint,
     measure,
     number,
@@ -41,12 +40,13 @@ DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "lognormal": (("sd",), ()),
     "stochastic_volatility": ((), ()),
 }
-LARGEST = 2000  # operations of an expression with its definitions
 FIXED_SETTINGS = ("low", "high", "trials")  # numbers, not expressions
 RESERVED = ("drift", "diffusion", "initial", "likelihood", "emission", "offset", "t")
 _STATE = ("drift", "noise", "start", "start_sd", "range", "unit")
 _OUTPUT = ("measures", "distribution", "unit")
 _PARAMETER = ("start", "low", "high", "fixed", "prior", "unit", "meaning")
+_INPUT = ("kind", "unit", "meaning")
+_TABLES = ("states", "outputs", "inputs", "parameters", "definitions")
 
 
 class State(NamedTuple):
@@ -91,6 +91,15 @@ class Given(NamedTuple):
         return "real" if self.low == -float("inf") else (self.low, self.high)
 
 
+class Input(NamedTuple):
+    """An input, and the kind as which a column of that name is read; see `gv.Inputs`."""
+
+    name: str
+    kind: str
+    unit: str | None
+    meaning: str | None
+
+
 class Statement(NamedTuple):
     """A model as its equations state it. Definitions are already put in their places."""
 
@@ -99,6 +108,7 @@ class Statement(NamedTuple):
     parameters: tuple[Given, ...]
     definitions: dict[str, Expression]
     texts: dict[str, str]  # what was written, by place, for tables and pages
+    inputs: tuple[Input, ...] = ()
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -157,16 +167,17 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 def read_statement(source: str) -> Statement:
     """Return the statement of a description that `read_source` returned; raise an EquationError if it is not valid."""
     described = json.loads(source)
-    _check_keys(described, ("states", "outputs", "parameters", "definitions"), "the description")
-    tables = {k: _table(described.get(k, {}), k) for k in ("states", "outputs", "parameters", "definitions")}
+    _check_keys(described, _TABLES, "the description")
+    tables = {k: _table(described.get(k, {}), k) for k in _TABLES}
     if not tables["states"]:
         raise EquationError('the description has no state: give e.g. states = {"x": {"drift": "-x", "noise": 1}}')
     texts: dict[str, str] = {}
     parameters = tuple(_parameter(name, value) for name, value in tables["parameters"].items())
+    inputs = tuple(_input(name, value) for name, value in tables["inputs"].items())
     _check_distinct(tables)
-    names = {*tables["states"], *(p.name for p in parameters), "t"}
-    definitions = _definitions(tables["definitions"], names, texts)
-    reader = _Reader(names - {*tables["states"], "t"}, set(tables["states"]), definitions, texts)
+    given = {p.name for p in parameters}
+    definitions = read_definitions(tables["definitions"], {*tables["states"], *tables["inputs"], *given, "t"}, texts)
+    reader = _Reader(given, set(tables["states"]), set(tables["inputs"]), definitions, texts)
     states = tuple(_state(name, value, reader) for name, value in tables["states"].items())
     outputs = tables["outputs"] or {"y": {"measures": states[0].name}} if len(states) == 1 else tables["outputs"]
     if not outputs:
@@ -175,8 +186,9 @@ def read_statement(source: str) -> Statement:
             f'{{"y": {{"measures": "{states[0].name}", "distribution": "gaussian", "sd": 0.1}}}}'
         )
     found = tuple(_output(name, value, reader) for name, value in outputs.items())
-    _check_used(parameters, reader.used)
-    return Statement(states, found, parameters, definitions, texts)
+    _check_used("parameters", [p.name for p in parameters], reader.used)
+    _check_used("inputs", list(tables["inputs"]), reader.used)
+    return Statement(states, found, parameters, definitions, texts, inputs)
 
 
 def _table(value: Any, name: str) -> dict[str, Any]:
@@ -193,7 +205,7 @@ def _table(value: Any, name: str) -> dict[str, Any]:
 def _check_distinct(tables: dict[str, dict]) -> None:
     """Raise an EquationError if a name is used twice; an output may have the name of the state that it measures."""
     seen: dict[str, str] = {}
-    for kind in ("states", "parameters", "definitions"):
+    for kind in ("states", "inputs", "parameters", "definitions"):
         for name in tables[kind]:
             if name in seen:
                 raise EquationError(f"{kind}.{name}: {seen[name]} has this name already")
@@ -232,6 +244,16 @@ def _parameter(name: str, value: Any) -> Given:
     return Given(name, start, low, high, fixed, prior, _text(value, "unit", where), _text(value, "meaning", where))
 
 
+def _input(name: str, value: Any) -> Input:
+    where = f"inputs.{name}"
+    value = value if isinstance(value, dict) else {"kind": value}
+    _check_keys(value, _INPUT, where)
+    kind = value.get("kind", KINDS[0])
+    if kind not in KINDS:
+        raise EquationError(f"{where}.kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    return Input(name, kind, _text(value, "unit", where), _text(value, "meaning", where))
+
+
 def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise EquationError(f"{where} must be a number, got {value!r}")
@@ -246,77 +268,35 @@ def _text(value: dict, key: str, where: str) -> str | None:
     return value.get(key)
 
 
-def _definitions(table: dict[str, Any], names: set[str], texts: dict[str, str]) -> dict[str, Expression]:
-    """Return the definitions, each with the others put into it.
-
-    Raises an EquationError where they go in a circle, or where one that is put into others again and again would become
-    too long to work with: twenty lines that each use the next one twice have a million operations.
-    """
-    parsed = {name: parse(text, f"definitions.{name}") for name, text in table.items()}
-    done: dict[str, Expression] = {}
-    sizes: dict[str, Measure] = {}
-    for name, e in parsed.items():
-        check_names(e, table[name], f"definitions.{name}", names | set(table))
-        texts[f"definitions.{name}"] = str(table[name])
-
-    def finish(name: str, path: tuple[str, ...]) -> Expression:
-        before = path[-1] if path else name
-        if name in path:
-            circle = " → ".join((*path[path.index(name) :], name))
-            said = f"the definitions go in a circle, {circle}"
-            raise error_at(name, table[before], f"definitions.{before}", said)
-        if len(path) > DEEPEST:
-            said = f"more than {DEEPEST} definitions are inside each other here"
-            raise error_at(name, table[before], f"definitions.{before}", said)
-        if name not in done:
-            inner = {n: finish(n, (*path, name)) for n in parsed[name].names() & set(parsed)}
-            sizes[name] = _checked(parsed[name], sizes, f"definitions.{name}")
-            done[name] = substituted(parsed[name], inner)
-        return done[name]
-
-    for name in parsed:
-        finish(name, ())
-    return done
-
-
-def _checked(e: Expression, sizes: Mapping[str, Measure], where: str) -> Measure:
-    """Return the measure of an expression with definitions, or raise an EquationError if it is too long or too deep."""
-    found = measure(e, sizes)
-    if found.size > LARGEST or found.depth > 2 * DEEPEST:
-        raise EquationError(
-            f"{where}: with its definitions this has {found.size} operations, {found.depth} of them inside each other; "
-            f"{LARGEST} and {2 * DEEPEST} are allowed"
-        )
-    return found
-
-
-def substituted(e: Expression, definitions: Mapping[str, Expression]) -> Expression:
-    """Return the expression with definitions in the place of their names."""
-    if e.kind == "name":
-        return definitions.get(e.head, e)
-    return e._replace(arguments=tuple(substituted(a, definitions) for a in e.arguments))
-
-
 class _Reader:
     """Reads the expressions of one description."""
 
-    def __init__(self, parameters: set[str], states: set[str], definitions: dict[str, Expression], texts: dict):
-        self.parameters, self.states, self.definitions, self.texts = parameters, states, definitions, texts
+    def __init__(
+        self, parameters: set[str], states: set[str], inputs: set[str], definitions: dict[str, Expression], texts: dict
+    ):
+        self.parameters, self.states, self.inputs = parameters, states, inputs
+        self.definitions, self.texts = definitions, texts
         self.sizes = {name: measure(d, {}) for name, d in definitions.items()}
         self.used: set[str] = set()
 
-    def read(self, text: Any, where: str, constant: bool = False) -> Expression:
-        """Return an expression with all definitions put in; a constant one has no state and no time."""
-        e, known = parse(text, where), self.parameters | set(self.definitions)
+    def read(self, text: Any, where: str, constant: bool = False, drift: bool = False) -> Expression:
+        """Return an expression with all definitions put in; a constant one has no state and no time.
+
+        Inputs act in drifts only.
+        """
+        e, known = parse(text, where), self.parameters | set(self.definitions) | self.inputs
         if not constant:
             known |= self.states | {"t"}
         check_names(e, text, where, known)
         self.texts[where] = str(text)
-        _checked(e, self.sizes, where)
+        checked(e, self.sizes, where)
         e = substituted(e, self.definitions)
         if constant and e.names() & (self.states | {"t"}):
             moving = sorted(e.names() & (self.states | {"t"}))
             raise EquationError(f"{where} may depend on parameters only, and here it depends on {', '.join(moving)}")
+        if not drift and e.names() & self.inputs:
+            acting = ", ".join(sorted(e.names() & self.inputs))
+            raise EquationError(f"{where} depends on the input {acting}: inputs may stand in the drifts of states only")
         self.used |= e.names()
         return e
 
@@ -334,7 +314,7 @@ def _state(name: str, value: Any, reader: _Reader) -> State:
         bounds = (ends[0], ends[1])
     return State(
         name,
-        reader.read(value["drift"], f"{where}.drift"),
+        reader.read(value["drift"], f"{where}.drift", drift=True),
         reader.read(value.get("noise", 0.0), f"{where}.noise"),
         reader.read(value.get("start", 0.0), f"{where}.start", constant=True),
         reader.read(value.get("start_sd", 1.0), f"{where}.start_sd", constant=True),
@@ -366,10 +346,10 @@ def _output(name: str, value: Any, reader: _Reader) -> Output:
     return Output(name, measures, kind, settings, _text(value, "unit", where))
 
 
-def _check_used(parameters: tuple[Given, ...], used: set[str]) -> None:
-    for p in parameters:
-        if p.name not in used:
-            raise EquationError(f"parameters.{p.name} is used nowhere: take it out, or look for a misspelt name")
+def _check_used(table: str, names: list[str], used: set[str]) -> None:
+    for name in names:
+        if name not in used:
+            raise EquationError(f"{table}.{name} is used nowhere: take it out, or look for a misspelt name")
 
 
 def starts(statement: Statement) -> dict[str, float]:
