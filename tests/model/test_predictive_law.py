@@ -98,6 +98,19 @@ def test_quantiles_of_gaussian_predictions_are_mean_and_sd(two):
         two.predict_quantiles(times, 95)
 
 
+def test_jumps_of_the_state_by_impulses_are_in_its_predictions():
+    doses = gv.Inputs([1.2, 3.1], [2.0, -1.0], kind="impulse")
+    model = gv.Model(gv.Linear([[-1.0]], 0.0, [[2.0]]), 0.3, likelihood=L.Gaussian(0.05))
+    t = np.arange(1, 9) * 0.5
+    post = gv.infer(model, gv.TimeSeries(t, np.sin(t), inputs=doses), dt=0.25, span=(0.0, 4.0), progress=False)
+    times = np.array([0.5, 1.0, 1.5, 3.0, 3.5])
+    predicted = post.predict(times)
+    got = post.predict_quantiles(times, [0.1, 0.5])
+    assert_close(got, predicted.mean + st.norm.ppf([0.1, 0.5])[:, None, None] * predicted.std, "exact")
+    x, f = post.plot_drift(time=0.5).lines[0].get_data()
+    assert_close(f, -x, "exact")  # between the doses the input is zero
+
+
 def test_a_nonlinear_emission_has_the_law_of_its_function():
     """z = exp(x) with hardly any noise: quantiles are those of x, through exp."""
     model = gv.Model(gv.OrnsteinUhlenbeck(1.0), likelihood=L.Gaussian(1e-6), emission=lambda x, t: jax.numpy.exp(x))

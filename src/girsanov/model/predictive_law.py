@@ -43,7 +43,7 @@ class Predictive:
         if mean.ndim == 3:
             self.normal, self.z, self.weights = None, *_mixed(model, times, mean, cov)
         elif model.latent.observation.is_linear:
-            self.normal = _emitted(model, mean, cov)
+            self.normal = _emitted(model, times, mean, cov)
             xi = np.linspace(-_REACH, _REACH, _POINTS)
             w = np.exp(-0.5 * xi**2)
             self.z = self.normal[0] + np.sqrt(self.normal[1]) * xi[:, None, None]
@@ -124,12 +124,12 @@ def predictive_quantiles(
 
 
 @float64
-def _emitted(model: Model, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _emitted(model: Model, times: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return means and variances of every z, (n, D), through a linear emission."""
     observation = model.latent.observation
     half = np.swapaxes(np.asarray(observation.turned(cov)), 1, 2)  # H S
     variance = np.diagonal(np.asarray(observation.turned(half)), axis1=1, axis2=2)
-    return np.asarray(observation.project(mean)), np.maximum(variance, 0.0)
+    return emissions(model, times, mean[None])[0], np.maximum(variance, 0.0)
 
 
 def _spread(model: Model, times: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
