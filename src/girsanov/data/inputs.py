@@ -157,7 +157,15 @@ class Inputs:
 
     @classmethod
     def of_parts(cls, parts: Sequence[Part], names: Sequence[str] | None) -> "Inputs":
-        """Make inputs from parts that have been checked already."""
+        """Make inputs from parts that have been checked already.
+
+        Args:
+            parts: the parts, each of one kind.
+            names: names of all components, or None.
+
+        Returns:
+            The inputs.
+        """
         new = object.__new__(cls)
         new.parts, new.names = tuple(parts), None if names is None else tuple(names)
         return new
@@ -175,11 +183,18 @@ class Inputs:
 
     @property
     def knots(self) -> np.ndarray:
-        """The times of all values and amounts, (k,), increasing: between two of them the inputs are linear."""
+        """The times of all values and amounts, (k,), increasing; between two of them the inputs are linear."""
         return np.unique(np.concatenate([part.times for part in self.parts if part.kind != "constant"] or [[]]))
 
     def after(self, time: float) -> "Inputs":
-        """Return the inputs without the impulses up to and including a time."""
+        """Return the inputs without the impulses up to and including a time.
+
+        Args:
+            time: the time, a number.
+
+        Returns:
+            The inputs; everything but impulses is as it was.
+        """
         parts = []
         for part in self.parts:
             later = part.times > time
@@ -212,7 +227,14 @@ class Inputs:
         return np.concatenate([part.at(t) for part in self.parts], 1)
 
     def counted(self, numbers: Callable[[Any, str], np.ndarray]) -> "Inputs":
-        """Return the inputs with dates as numbers, by a function that converts them as those of the series."""
+        """Return the inputs with dates as numbers, counted as those of a series.
+
+        Args:
+            numbers: a function of dates and of what a message calls them that returns numbers.
+
+        Returns:
+            The inputs, themselves where their times are numbers already.
+        """
         if all(part.times.dtype.kind == "f" for part in self.parts):
             return self
         parts = []
@@ -227,6 +249,11 @@ class Inputs:
 
         Impulses before `first` are an error, because the initial state would have to know of them, unless the `past`
         is known.
+
+        Args:
+            first: the first time at which they are needed.
+            last: the last one.
+            past: whether impulses before `first` are allowed.
         """
         slack = rounding(first, last)
         for part in self.parts:
@@ -245,7 +272,14 @@ class Inputs:
                 )
 
     def on(self, nodes: np.ndarray) -> InputsOnGrid:
-        """Return the inputs on the nodes of a grid, which steps and impulses inside of it must lie on."""
+        """Return the inputs on the nodes of a grid, which steps and impulses inside of it must lie on.
+
+        Args:
+            nodes: times of the nodes, (N,).
+
+        Returns:
+            Values before and after every node, and the impulses there.
+        """
         parts = [self._snapped(part, nodes) for part in self.parts]
         before, after = (np.concatenate([part.at(nodes, side) for part in parts], 1).T for side in ("left", "right"))
         dosed = np.concatenate([part.given(nodes) for part in parts], 1).T if self.has_impulses else None

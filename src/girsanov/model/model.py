@@ -210,7 +210,14 @@ class Model(eqx.Module):
         return model._latent(model.noise) if isinstance(model.noise, StateDiffusion) else model
 
     def driven_by(self, inputs: Any) -> "Model":
-        """Return the model with these inputs on the nodes of a grid; None takes those away that it has."""
+        """Return the model with inputs on the nodes of a grid, as the library makes it of a series with inputs.
+
+        Args:
+            inputs: the inputs on the grid; None takes those away that the model has.
+
+        Returns:
+            The model.
+        """
         if inputs is None and self.inputs is None:
             return self
         return eqx.tree_at(lambda m: m.inputs, self, inputs, is_leaf=lambda leaf: leaf is None)
