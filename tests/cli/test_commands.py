@@ -199,7 +199,7 @@ BAD = {
     ),
     "20240301": ("t,y\n20240301,1\n20240302,2\n", [], "looks like the date 2024-03-01: say in which unit.*--unit D"),
     "numbers with a unit": ("t,y\n1,1\n2,2\n", ["--unit", "D"], "--unit is for dates; times are numbers already, so"),
-    "a unit that there is not": ("t,y\n2024-03-01,1\n", ["--unit", "d"], "unit must be one of us, ms, s"),
+    "a unit that there is not": ("t,y\n2024-03-01,1\n", ["--unit", "d"], "--unit must be one of us, ms, s"),
     "day or month": ("t,y\n01.02.2024,1\n", ["--unit", "D"], "give --date-order DMY if the day comes first"),
     "thousands": ("t;y\n0;1,234\n", [], "give --decimal , if"),
     "three fields": ("t,y\n0,1,2\n", [], "line 2: 3 fields"),
@@ -259,6 +259,9 @@ def test_what_is_wrong_with_a_command_is_one_line(files, capsys):
         ("use method=gv.CVIDP(time='continuous')", "use --method continuous"),
         ("gv.infer(model, series, dt=0.5)", "gv.infer(model, series, --dt 0.5)"),
         ("x=3 and timestep=4", "x=3 and timestep=4"),
+        ("dt must be positive", "--dt must be positive"),
+        ("unit must be one of us", "--unit must be one of us"),
+        ("the dt must be positive", "the dt must be positive"),
     ],
 )
 def test_arguments_of_the_library_become_options(message, wanted):

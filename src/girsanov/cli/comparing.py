@@ -69,7 +69,10 @@ def _models(
     stated = {name: stated_model(path, options) for name, path in zip(names, files, strict=True)}
     reads: list[Read] = [read_data(file, data, one.model.output_names or ()) for one in stated.values()]
     how = method_of("cvi_dp")
-    tasks = {n: make_task(s, r, grid[0], grid[1], how) for (n, s), r in zip(stated.items(), reads, strict=True)}
+    tasks = {
+        n: make_task(s, r, grid[0], grid[1], how, not say_how.quiet)
+        for (n, s), r in zip(stated.items(), reads, strict=True)
+    }
     dt = min(task.dt for task in tasks.values())  # evidence is compared on one grid
     fits: dict[str, Any] = {}
     begun = clock.perf_counter()

@@ -95,9 +95,11 @@ def model(found: Any) -> Html:
 
 
 def _shown(value: np.ndarray) -> str:
+    if value.size == 1:
+        return number(value.item())
     if value.size > 25:
         return f"array of shape {value.shape}"
-    return np.array2string(value, precision=5, separator=", ").replace("\n", "") if value.ndim else number(value)
+    return np.array2string(value, precision=5, separator=", ").replace("\n", "")
 
 
 def data(result: Mapping[str, Any], series: Any, names: Any) -> Html:

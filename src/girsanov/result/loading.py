@@ -138,6 +138,7 @@ def _unpack(
         *(arrays[f"history.{k}"] for k in ("elbo", "step", "decrement")),
         passes=header["passes"],
         coarse=tuple(tuple(c) for c in header["coarse"]),
+        node_passes=header.get("node_passes"),
     )
     dates = header.get("dates", {"unit": None, "origin": None})
     origin = None if dates["origin"] is None else np.datetime64(dates["origin"], "ns")
