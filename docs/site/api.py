@@ -17,7 +17,7 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     "verbs": (
         "What you call",
         "Data and model go in, an answer comes out.",
-        ["infer", "learn", "compare", "sample_parameters", "simulate", "load"],
+        ["infer", "learn", "filter", "compare", "sample_parameters", "simulate", "load"],
     ),
     "data": ("Data", "Series of one or many, with their times.", ["TimeSeries", "Panel", "Inputs"]),
     "models": ("Models", "What a model is made of.", ["Model", "GaussianState", "matern", "start_emission"]),
@@ -25,7 +25,7 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     "results": (
         "Answers",
         "What `infer`, `learn` and `solve` return.",
-        ["Posterior", "PanelPosterior", "Fit", "PanelFit", "Status"],
+        ["Posterior", "PanelPosterior", "Fit", "PanelFit", "Filtered", "Status"],
     ),
     "methods": (
         "Methods and quadrature",

@@ -49,7 +49,7 @@ def load(
     likelihood: Likelihood | Sequence[Likelihood] | None = None,
     emission: Callable[..., Any] | None = None,
     diffusion: Any = None,
-    of_series: Callable | None = None,
+    of_series: Callable[..., Any] | None = None,
 ) -> Any:
     """Read a file that `save` of a `Posterior`, a `PanelPosterior`, a `Refined` or a `Fit` wrote.
 
