@@ -17,15 +17,15 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     "verbs": (
         "What you call",
         "Data and model go in, an answer comes out.",
-        ["infer", "learn", "compare", "sample_parameters", "simulate", "load"],
+        ["infer", "learn", "filter", "compare", "sample_parameters", "simulate", "load"],
     ),
     "data": ("Data", "Series of one or many, with their times.", ["TimeSeries", "Panel", "Inputs"]),
     "models": ("Models", "What a model is made of.", ["Model", "GaussianState", "matern", "start_emission"]),
     "drifts": ("Drifts", "The drifts that are there. Any function f(x, t) is one too.", [d.__name__ for d in DRIFTS]),
     "results": (
         "Answers",
-        "What `infer`, `learn` and `solve` return.",
-        ["Posterior", "PanelPosterior", "Fit", "PanelFit", "Status"],
+        "What `infer`, `learn`, `filter` and `solve` return.",
+        ["Posterior", "PanelPosterior", "Fit", "PanelFit", "Filtered", "Status"],
     ),
     "methods": (
         "Methods and quadrature",

@@ -13,6 +13,6 @@ from girsanov.plotting.paths import plot_estimate, plot_forecast
 from girsanov.plotting.where import plot_where
 
 __all__ = [
-    "plot_drift", "plot_estimate", "plot_filtered", "plot_fit", "plot_forecast", "plot_panel", "plot_phase", "plot_profile",
-    "plot_residuals", "plot_where",
+    "plot_drift", "plot_estimate", "plot_filtered", "plot_fit", "plot_forecast", "plot_panel", "plot_phase",
+    "plot_profile", "plot_residuals", "plot_where",
 ]  # fmt: skip
