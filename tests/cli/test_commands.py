@@ -185,6 +185,31 @@ def test_the_column_of_the_times_is_found(files, monkeypatch, capsys):
         assert text in shown and "--time NAME" in shown
 
 
+def test_columns_of_inputs(files, monkeypatch):
+    """By the equations, or by an option for a drift f(x, t, u)."""
+    Path("data.csv").write_text("t,y,dose,heat\n0,1,5,\n1,2,,0.5\n2,3,1,0.75\n")
+    drift, last = 'drift = "-decay * x"', "[parameters]"
+    Path("model.toml").write_text(
+        MODEL.replace(drift, 'drift = "-decay * x + dose"').replace(
+            last, '[inputs]\ndose = {kind = "impulse"}\n' + last
+        )
+    )
+    one = infer(monkeypatch, "model.toml", "data.csv")["series"]
+    Path("my.py").write_text("def f(x, t, u):\n    return u - x\n")
+    other = infer(
+        monkeypatch, "data.csv", "--drift", "my.py:f", "--noise", 1, "--values", "y", "--inputs", "dose:impulse"
+    )["series"]
+    wanted = gv.TimeSeries.from_csv("data.csv", values="y", inputs="dose", input_kind="impulse")
+    for series in (one, other):
+        assert series.dim == 1 and series.inputs.names == ("dose",)
+        assert [p.kind for p in series.inputs.parts] == [p.kind for p in wanted.inputs.parts]
+        np.testing.assert_array_equal(series.inputs.parts[0].values, wanted.inputs.parts[0].values)
+    both = infer(monkeypatch, "data.csv", *OU, "--values", "y", "--inputs", "heat", "--inputs", "dose:previous")[
+        "series"
+    ]
+    assert both.inputs.names == ("heat", "dose")
+
+
 def test_a_span_may_have_dates(files, monkeypatch):
     Path("data.csv").write_text("t,y\n2024-03-02,1\n2024-03-04,2\n")
     given = infer(monkeypatch, "data.csv", *OU, "--unit", "D", "--span", "2024-03-01", "2024-03-05T12:00")

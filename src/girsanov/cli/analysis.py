@@ -101,7 +101,7 @@ def read_task(
     if len(of_models) > 1:
         raise ValueError(f"one model is needed, and {len(of_models)} were given; girsanov compare takes several")
     stated = stated_model(of_models[0] if of_models else None, model)
-    read = read_data(file, data, stated.model.output_names or ())
+    read = read_data(file, data, stated.model)
     return make_task(stated, read, dt, span, method, progress)
 
 

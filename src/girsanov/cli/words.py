@@ -4,7 +4,10 @@ import re
 
 # Arguments of the library that an option gives; the others keep their names.
 _OPTIONS = {
-    **{name: f"--{name}" for name in ("unit", "values", "errors", "time", "id", "decimal", "dt", "span", "method")},
+    **{
+        name: f"--{name}"
+        for name in ("unit", "values", "errors", "inputs", "time", "id", "decimal", "dt", "span", "method")
+    },
     **{name: f"--{name}" for name in ("trainable", "objective", "tolerance", "emission", "diffusion")},
     "date_order": "--date-order",
     "max_iterations": "--max-iterations",

@@ -221,6 +221,8 @@ def _verdict(learner: PanelLearner, specs: Specs, summit: Summit, B: np.ndarray,
 
 def _shrinkage(random: Spec, B: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
     """Return (B⁻¹)_kk / τ_k² of every series by path, (S, k): the share of the law in what is known of an effect."""
+    if not random:
+        return {}
     left = np.full(B.shape[:2], np.nan)
     for i, precision in enumerate(B):
         if np.isfinite(precision).all() and np.linalg.eigvalsh(precision)[0] > 0.0:

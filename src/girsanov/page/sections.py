@@ -197,7 +197,7 @@ def repeat(result: Mapping[str, Any], model_file: str | None) -> Html:
 _OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit",
             "decimal", "date_order", "dt", "span", "method", "objective", "max_iterations", "tolerance")  # fmt: skip
 _OF_LEARNING = ("objective", "max_iterations", "tolerance")
-_REPEATED = ("values", "errors", "trainable", "individual", "prior", "constraint")
+_REPEATED = ("values", "errors", "inputs", "trainable", "individual", "prior", "constraint")
 
 
 def command_of(result: Mapping[str, Any], model_file: str | None) -> str:
