@@ -108,4 +108,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[400, 2000])
     for figure in scenario(None, tuple(parser.parse_args().sizes)):
-        print(figure, flush=True)
+        print(f"{figure.name}: {figure.value:.3g} {figure.unit}", flush=True)

@@ -24,7 +24,7 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     "drifts": ("Drifts", "The drifts that are there. Any function f(x, t) is one too.", [d.__name__ for d in DRIFTS]),
     "results": (
         "Answers",
-        "What `infer`, `learn` and `solve` return.",
+        "What `infer`, `learn`, `filter` and `solve` return.",
         ["Posterior", "PanelPosterior", "Fit", "PanelFit", "Filtered", "Status"],
     ),
     "methods": (

@@ -57,6 +57,7 @@ SLOW = (
     "learning.md",
     "methods.md",
     "models.md",
+    "online.md",
     "panels.md",
     "start.md",
     "trust.md",

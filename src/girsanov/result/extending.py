@@ -32,8 +32,7 @@ from girsanov.inference.sites import DataSites, DenseSites, Sites
 from girsanov.inference.status import Status
 from girsanov.model.diffusions import StateDiffusion
 from girsanov.model.model import GaussianState, Model
-from girsanov.result.making import trimmed
-from girsanov.result.posterior import History, Posterior
+from girsanov.result.trimming import trimmed
 
 _FORGOTTEN = 1e-9  # influence of the old end, in standard deviations, below which a state is not inferred anew
 _FEWEST = 8  # nodes of the old path in a window
@@ -67,7 +66,7 @@ class Window(NamedTuple):
     old: int
 
 
-def extended(post: Posterior, data: SeriesOnGrid, series: Any, method: CVIDP) -> Posterior | None:
+def extended(post: Any, data: SeriesOnGrid, series: Any, method: CVIDP) -> Any:
     """Return the posterior of all data, with the old path and new nodes; None where only a new run can tell it.
 
     Args:
@@ -97,8 +96,7 @@ def extended(post: Posterior, data: SeriesOnGrid, series: Any, method: CVIDP) ->
         back *= 2
     before = _old_bound(post, data, window, method)
     nodes += old - window.first
-    trace = result.trace
-    history = History(trace["elbo"], trace["step"], trace["decrement"], passes=passes, node_passes=nodes)
+    history = type(post.history)(**result.trace, passes=passes, node_passes=nodes)
     joined = _joined(post, data, window, result)
     settled = post.converged or window.first == 0
     return dataclasses.replace(
@@ -168,7 +166,7 @@ def _memory(q: Moments) -> int:
     return steps
 
 
-def _composes(post: Posterior, window: Window) -> bool:
+def _composes(post: Any, window: Window) -> bool:
     """Return whether the old sites compose the old chain in the window, as those of CVI-DP do at its optimum."""
     s, ours = window.first, window.start
     inner = slice(1, len(post.times) - 1 - s)
@@ -179,7 +177,7 @@ def _composes(post: Posterior, window: Window) -> bool:
     return all(np.abs(a - b).max(initial=0.0) <= _COMPOSED * np.abs(b).max(initial=0.0) for a, b in pairs)
 
 
-def _window(post: Posterior, data: SeriesOnGrid, s: int) -> Window | None:
+def _window(post: Any, data: SeriesOnGrid, s: int) -> Window | None:
     """Return the problem of the nodes from s on, or None where the message there is no density."""
     inside = data.node >= s
     size, count = len(data.times) - s, int(inside.sum())
@@ -223,7 +221,7 @@ def _window(post: Posterior, data: SeriesOnGrid, s: int) -> Window | None:
     )
 
 
-def _posed(model: Model, data: SeriesOnGrid, post: Posterior) -> Posed:
+def _posed(model: Model, data: SeriesOnGrid, post: Any) -> Posed:
     rule = CVIDP().rule(model.dim) if post.rule is None else post.rule
     return Posed(model, data, rule)
 
@@ -236,7 +234,7 @@ def _starting_from(model: Model, mean: np.ndarray, cov: np.ndarray) -> Model:
     return eqx.tree_at(lambda m: m.initial, model, GaussianState(mean, cov))
 
 
-def _sites(post: Posterior, data: SeriesOnGrid, s: int, cut: SeriesOnGrid) -> Sites:
+def _sites(post: Any, data: SeriesOnGrid, s: int, cut: SeriesOnGrid) -> Sites:
     """Return the old sites from node s on, with the last step's drift and rough data sites where all is new."""
     M, n = len(cut.gaps), len(cut.node)
     new, d = len(post.times) - 1 - s, post.model.dim
@@ -263,7 +261,7 @@ def _rough(model: Model, rows: Any, at: Any):
     return model.latent.observation.starting_sites(jax.tree.map(jax.numpy.asarray, rows), at)
 
 
-def _marginal(post: Posterior, s: int) -> NaturalChain:
+def _marginal(post: Any, s: int) -> NaturalChain:
     """Return the law of the old states from node s on as a chain, in which the states before s are integrated out."""
     m, S, C = post.moments.m, post.moments.S, post.moments.C
     h, J = np.array(post.natural.h[:, s:]), np.array(post.natural.J[..., s:])
@@ -285,7 +283,7 @@ def _change(old: Moments, new: Moments, s: int) -> float:
     return float(max(np.abs(away).max(), np.abs(wider).max()))
 
 
-def _old_bound(post: Posterior, data: SeriesOnGrid, window: Window, method: CVIDP) -> float:
+def _old_bound(post: Any, data: SeriesOnGrid, window: Window, method: CVIDP) -> float:
     """Return the bound of the old data in the window at the old posterior."""
     if window.marginal is None:
         return 0.0
@@ -317,7 +315,7 @@ def _wide(chain: NaturalChain, N: int) -> NaturalChain:
     )
 
 
-def _joined(post: Posterior, data: SeriesOnGrid, window: Window, result: Run) -> dict[str, Any]:
+def _joined(post: Any, data: SeriesOnGrid, window: Window, result: Run) -> dict[str, Any]:
     """Return moments, natural parameters and sites of the whole path."""
     s = window.first
     if s == 0:

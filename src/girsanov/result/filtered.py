@@ -52,7 +52,7 @@ class Filtered:
 
     @property
     def total(self) -> float:
-        """The sum of the log scores in nats, which is the log evidence, exact for linear models with Gaussian noise."""
+        """The sum of the log scores in nats, which is the log evidence; exact for linear models with Gaussian noise."""
         return float(self.log_scores.sum())
 
     def plot(self, *, axes: Any = None) -> Any:

@@ -1,11 +1,11 @@
 """A check that the time grid resolves the drift: for Euler's scheme, every step times the drift's rate must be ≤ 1."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 
 from girsanov.chain.linear_sde import Linearisation
-from girsanov.result.posterior import Posterior
 
 _LONGEST = 1.0  # largest Δ·|eigenvalue| of the linearised drift; a longer step overshoots the point of rest
 
@@ -28,7 +28,7 @@ def unresolved(base: Linearisation, times: np.ndarray) -> str:
     )
 
 
-def warn_unresolved(post: Posterior, stacklevel: int) -> None:
+def warn_unresolved(post: Any, stacklevel: int) -> None:
     """Warn the user if a posterior in discrete time has a step that is too long for the drift."""
     if post.time == "discrete" and (sentence := unresolved(post.target.base, post.times)):
         warnings.warn(sentence, stacklevel=stacklevel)

@@ -1,5 +1,8 @@
 """`post.update`: checks, the grid of all data, and the choice between an extension and a new run."""
 
+import dataclasses
+import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,15 +12,23 @@ from girsanov._core.precision import float64
 from girsanov.data.grid import make_grid
 from girsanov.data.on_grid import on_grid
 from girsanov.data.series import TimeSeries
+from girsanov.inference.boundary import checked_boundary
+from girsanov.inference.continuous_bound import ContinuousSites
 from girsanov.inference.cvi_dp import CVIDP, check_method
+from girsanov.inference.functional import lay_out
+from girsanov.inference.quadrature_check import checked_quadrature
+from girsanov.inference.singular import check_singular
+from girsanov.inference.sites import Sites
+from girsanov.inference.status import Status
 from girsanov.model.model import check_inputs
+from girsanov.result.bad_start import explain_bad_start
 from girsanov.result.extending import extended
-from girsanov.result.infer import infer
-from girsanov.result.posterior import Posterior
+from girsanov.result.resolution import warn_unresolved
+from girsanov.result.trimming import trimmed
 
 
 @float64
-def update(post: Posterior, series: TimeSeries, dt: float | None, grid: Any, method: Any) -> Posterior:
+def update(post: Any, series: TimeSeries, dt: float | None, grid: Any, method: Any) -> Any:
     """Extend a posterior by later observations; see `Posterior.update`."""
     model, before = post.model, post.series
     method = check_method(CVIDP(time=post.time) if method is None else method, model)
@@ -37,10 +48,50 @@ def update(post: Posterior, series: TimeSeries, dt: float | None, grid: Any, met
     if post.time == method.time == "discrete" and post.exact_transitions is None and method.rho is None:
         data = on_grid(whole, make_grid(whole, None, None, nodes))
         found = extended(post, data, whole, method)
-    return infer(model, whole, grid=nodes, method=method) if found is None else found
+    found = _anew(post, whole, nodes, method) if found is None else found
+    if not found.converged:
+        warnings.warn(f"update has not converged ({found.status}): {found.message}", stacklevel=4)
+    return found
 
 
-def _check_follows(post: Posterior, series: TimeSeries) -> None:
+def _anew(post: Any, series: TimeSeries, nodes: np.ndarray, method: CVIDP) -> Any:
+    """Infer the posterior of all data as a whole."""
+    begun = time.perf_counter()
+    problem = lay_out(post.model, series, None, None, nodes, method).of(post.model)
+    result, coarse = method.solve(problem)
+    if result.status is Status.BAD_START:
+        explain_bad_start(problem)
+    check_singular(problem, result.moments)
+    result = checked_boundary(problem, checked_quadrature(problem, result))
+    grid = problem.data.grid
+    result = trimmed(result, len(grid.times), len(grid.node))
+    sites: Any = result.sites
+    continuous = isinstance(sites, ContinuousSites)
+    dense, right = (sites.left, sites.right) if continuous else (sites.dense, None)
+    counts = tuple((len(r.trace["elbo"]) - 1, r.passes) for r in coarse)
+    new = dataclasses.replace(
+        post,
+        series=series,
+        times=grid.times,
+        node=grid.node,
+        moments=result.moments,
+        natural=result.eta,
+        target=Sites(sites.base, dense, sites.data, right),
+        elbo=result.elbo,
+        history=type(post.history)(**result.trace, passes=result.passes, coarse=counts),
+        status=result.status.name.lower(),
+        message=result.message,
+        seconds=time.perf_counter() - begun,
+        time="continuous" if continuous else "discrete",
+        rule=problem.rule,
+        quadrature_error=result.quadrature_error,
+        exact_transitions=result.steps,
+    )
+    warn_unresolved(new, stacklevel=5)
+    return new
+
+
+def _check_follows(post: Any, series: TimeSeries) -> None:
     """Raise a ValueError unless the series can come after the data of the posterior."""
     before, end = post.series, float(post.times[-1])
     if (series.unit, series.origin) != (before.unit, before.origin):
@@ -63,7 +114,7 @@ def _check_follows(post: Posterior, series: TimeSeries) -> None:
         )
 
 
-def _nodes(post: Posterior, whole: TimeSeries, dt: float | None, grid: Any) -> np.ndarray:
+def _nodes(post: Any, whole: TimeSeries, dt: float | None, grid: Any) -> np.ndarray:
     """Return the old nodes and the new ones: those of `grid`, or of the regular grid that began at the first node."""
     old = post.times
     if dt is not None and grid is not None:
