@@ -223,6 +223,8 @@ def leave_one_out(law: Law, subjects: dict[str, Subject]) -> tuple[np.ndarray, f
     """Return the log densities of the held-out subjects, and the sum of those at the fit to all."""
     curvature = sum(derivatives(law, subject)[1] for subject in subjects.values())
     free, logs = np.array(law) > 0.0, []
+    guess = np.linalg.inv(-curvature)
+    guess = 0.5 * (guess + guess.T)
 
     def moved(x: np.ndarray) -> Law:
         logarithms = np.zeros(len(law))
@@ -231,7 +233,7 @@ def leave_one_out(law: Law, subjects: dict[str, Subject]) -> tuple[np.ndarray, f
 
     for name, subject in subjects.items():
         others = [s for k, s in subjects.items() if k != name]
-        options = {"gtol": 0.05, "hess_inv0": np.linalg.inv(-curvature)}
+        options = {"gtol": 0.05, "hess_inv0": guess}
         best = scipy.optimize.minimize(
             lambda x, others=others: -sum(marginal(moved(x), s) for s in others),
             np.zeros(free.sum()),
