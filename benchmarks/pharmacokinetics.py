@@ -58,7 +58,7 @@ sd = "tau"
 
 [parameters]
 ka = {{start = 1.5, low = 0, unit = "1/h"}}
-ke = {{start = 0.08, low = 0, unit = "1/h"}}
+ke = {{start = 0.09, low = 0, unit = "1/h"}}
 Cl = {{start = 0.04, low = 0, unit = "L/h/kg"}}
 s = {{start = 0.6, low = 0}}
 tau = {{start = 0.1, low = 0}}
