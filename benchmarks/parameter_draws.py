@@ -1,6 +1,6 @@
 """Draws of the parameters of the double well, fold 0: seconds, inferences, effective draws a second.
 
-    python benchmarks/parameter_draws.py --data DIR [--draws 1000] [--chains 4]
+    python benchmarks/parameter_draws.py --data DIR [--draws 1000] [--chains 4] [--runs 3]
 
 The first run compiles; the second one, with another key, does not. CPU seconds are those of all threads, so they do not
 depend on what else the machine does.
@@ -26,11 +26,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--chains", type=int, default=4)
+    parser.add_argument("--runs", type=int, choices=(1, 2, 3), default=3, help="how many of the three runs")
     args = parser.parse_args()
     fold = load_fold(args.data, "double_well", 0)
     model = inference_model("double_well", fold)
     sizes = {"draws": args.draws, "chains": args.chains}
-    for label, seed, correct in (("first", 0, True), ("again", 1, True), ("again, without correction", 2, False)):
+    runs = (("first", 0, True), ("again", 1, True), ("again, without correction", 2, False))
+    for label, seed, correct in runs[: args.runs]:
         wall, cpu = time.perf_counter(), time.process_time()
         tree = gv.sample_parameters(
             model, fold.train, 0.01, fold.span, priors=PRIORS, constraints=CONSTRAINTS, key=jax.random.key(seed),

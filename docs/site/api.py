@@ -17,15 +17,15 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     "verbs": (
         "What you call",
         "Data and model go in, an answer comes out.",
-        ["infer", "learn", "compare", "sample_parameters", "simulate", "load"],
+        ["infer", "learn", "filter", "compare", "sample_parameters", "simulate", "load"],
     ),
-    "data": ("Data", "Series of one or many, with their times.", ["TimeSeries", "Panel"]),
+    "data": ("Data", "Series of one or many, with their times.", ["TimeSeries", "Panel", "Inputs"]),
     "models": ("Models", "What a model is made of.", ["Model", "GaussianState", "matern", "start_emission"]),
     "drifts": ("Drifts", "The drifts that are there. Any function f(x, t) is one too.", [d.__name__ for d in DRIFTS]),
     "results": (
         "Answers",
         "What `infer`, `learn` and `solve` return.",
-        ["Posterior", "PanelPosterior", "Fit", "PanelFit", "Status"],
+        ["Posterior", "PanelPosterior", "Fit", "PanelFit", "Filtered", "Status"],
     ),
     "methods": (
         "Methods and quadrature",
@@ -48,7 +48,6 @@ MORE = {
         "girsanov.model.estimate.Marginals",
         "girsanov.result.diagnosis.Diagnosis",
         "girsanov.result.refined.Refined",
-        "girsanov.result.residuals.Residuals",
         "girsanov.result.comparison.Comparison",
         "girsanov.result.profile.Profile",
         "girsanov.model.simulate.Simulation",
@@ -106,10 +105,10 @@ def pages() -> dict[str, str]:
     out = {}
     for key, (title, introduction, names) in groups().items():
         entries = [entry(f"{MAIN}.{name}", getattr(gv, name)) for name in names]
-        out[key] = page(title, introduction, entries + [entry(p, resolve(p)) for p in MORE.get(key, [])])
+        out[key] = page(title, introduction, entries + [entry(p, resolve(p)) for p in dict.fromkeys(MORE.get(key, []))])
     for key, (title, introduction, module) in PARTS.items():
         entries = [entry(f"{module.__name__}.{name}", getattr(module, name)) for name in module.__all__]
-        out[key] = page(title, introduction, entries + [entry(p, resolve(p)) for p in MORE.get(key, [])])
+        out[key] = page(title, introduction, entries + [entry(p, resolve(p)) for p in dict.fromkeys(MORE.get(key, []))])
     index = "\n".join(f"   {key}" for key in out)
     out["index"] = page("API", "Every public name.", [f".. toctree::\n   :maxdepth: 2\n\n{index}\n"])
     return out

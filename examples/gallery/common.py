@@ -1,6 +1,7 @@
 """What the scripts of the gallery share: where the data are, where figures go, and how results are printed."""
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def beside(independent: str, rows: dict[str, tuple[Any, Any]]) -> None:
 def verdict(post: gv.Posterior, n: int = 2000) -> None:
     """Print how the run ended, and whether the posterior can be trusted."""
     found = post.diagnose(key=jax.random.key(0), n=n)
-    print(f"{post.status}; {found.verdict}: {found.message}")
+    print(textwrap.fill(f"{post.status}; {found.verdict}: {found.message}", 100))
 
 
 def keep(figure: Any, folder: Path, name: str) -> None:

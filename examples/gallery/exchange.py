@@ -3,9 +3,7 @@
 Daily changes of the euro in dollars, 2008 and 2009, through the crisis of 2008. Their size follows a hidden state:
 each change is normal with the variance exp(x), and x returns to its mean. This is the stochastic volatility model.
 The bound is not the evidence here, so that the parameters are those of the evidence itself, from sums over a grid of
-states; beside it stands a measure that uses no model, the size of the changes in windows of 41 days. Where the
-diagnosis asks for particles, it is its own filter that is noisy with hundreds of observations: the exact evidence
-agrees with the weights of q's paths.
+states; beside it stands a measure that uses no model, the size of the changes in windows of 41 days.
 """
 
 from pathlib import Path

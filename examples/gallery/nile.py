@@ -44,5 +44,5 @@ common.beside(
 common.verdict(fit.posterior)
 
 figure = fit.posterior.plot()
-figure.axes[0].set(xlabel="year", ylabel="flow, 10⁸ m³", title="The dam at Aswan was begun in 1899")
+figure.axes[0].set(xlabel="year; the dam at Aswan was begun in 1899", ylabel="flow, 10⁸ m³")
 common.keep(figure, out, "nile")

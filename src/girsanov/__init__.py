@@ -47,6 +47,7 @@ with no_collection():
     from girsanov.model.quadrature import Cubature, GaussHermite, MonteCarlo
     from girsanov.model.ready import matern, start_emission
     from girsanov.model.simulate import simulate
+    from girsanov.result.filtered import Filtered, filter
     from girsanov.result.fit import Fit
     from girsanov.result.infer import infer
     from girsanov.result.loading import load
@@ -90,6 +91,7 @@ __all__ = [
     "Cubature",
     "DoubleWell",
     "Duffing",
+    "Filtered",
     "Fit",
     "FitzHughNagumo",
     "GaussHermite",
@@ -123,6 +125,7 @@ __all__ = [
     "bound",
     "compare",
     "diffusions",
+    "filter",
     "infer",
     "learn",
     "likelihoods",

@@ -185,6 +185,31 @@ def test_the_column_of_the_times_is_found(files, monkeypatch, capsys):
         assert text in shown and "--time NAME" in shown
 
 
+def test_columns_of_inputs(files, monkeypatch):
+    """By the equations, or by an option for a drift f(x, t, u)."""
+    Path("data.csv").write_text("t,y,dose,heat\n0,1,5,\n1,2,,0.5\n2,3,1,0.75\n")
+    drift, last = 'drift = "-decay * x"', "[parameters]"
+    Path("model.toml").write_text(
+        MODEL.replace(drift, 'drift = "-decay * x + dose"').replace(
+            last, '[inputs]\ndose = {kind = "impulse"}\n' + last
+        )
+    )
+    one = infer(monkeypatch, "model.toml", "data.csv")["series"]
+    Path("my.py").write_text("def f(x, t, u):\n    return u - x\n")
+    other = infer(
+        monkeypatch, "data.csv", "--drift", "my.py:f", "--noise", 1, "--values", "y", "--inputs", "dose:impulse"
+    )["series"]
+    wanted = gv.TimeSeries.from_csv("data.csv", values="y", inputs="dose", input_kind="impulse")
+    for series in (one, other):
+        assert series.dim == 1 and series.inputs.names == ("dose",)
+        assert [p.kind for p in series.inputs.parts] == [p.kind for p in wanted.inputs.parts]
+        np.testing.assert_array_equal(series.inputs.parts[0].values, wanted.inputs.parts[0].values)
+    both = infer(monkeypatch, "data.csv", *OU, "--values", "y", "--inputs", "heat", "--inputs", "dose:previous")[
+        "series"
+    ]
+    assert both.inputs.names == ("heat", "dose")
+
+
 def test_a_span_may_have_dates(files, monkeypatch):
     Path("data.csv").write_text("t,y\n2024-03-02,1\n2024-03-04,2\n")
     given = infer(monkeypatch, "data.csv", *OU, "--unit", "D", "--span", "2024-03-01", "2024-03-05T12:00")
@@ -199,7 +224,7 @@ BAD = {
     ),
     "20240301": ("t,y\n20240301,1\n20240302,2\n", [], "looks like the date 2024-03-01: say in which unit.*--unit D"),
     "numbers with a unit": ("t,y\n1,1\n2,2\n", ["--unit", "D"], "--unit is for dates; times are numbers already, so"),
-    "a unit that there is not": ("t,y\n2024-03-01,1\n", ["--unit", "d"], "unit must be one of us, ms, s"),
+    "a unit that there is not": ("t,y\n2024-03-01,1\n", ["--unit", "d"], "--unit must be one of us, ms, s"),
     "day or month": ("t,y\n01.02.2024,1\n", ["--unit", "D"], "give --date-order DMY if the day comes first"),
     "thousands": ("t;y\n0;1,234\n", [], "give --decimal , if"),
     "three fields": ("t,y\n0,1,2\n", [], "line 2: 3 fields"),
@@ -259,6 +284,9 @@ def test_what_is_wrong_with_a_command_is_one_line(files, capsys):
         ("use method=gv.CVIDP(time='continuous')", "use --method continuous"),
         ("gv.infer(model, series, dt=0.5)", "gv.infer(model, series, --dt 0.5)"),
         ("x=3 and timestep=4", "x=3 and timestep=4"),
+        ("dt must be positive", "--dt must be positive"),
+        ("unit must be one of us", "--unit must be one of us"),
+        ("the dt must be positive", "the dt must be positive"),
     ],
 )
 def test_arguments_of_the_library_become_options(message, wanted):

@@ -82,6 +82,9 @@ def test_dates_and_back():
     assert series.dates(series.times).tolist() == np.array(DAYS, "datetime64[ns]").tolist()
     assert series.numbers(pd.to_datetime(["2024-03-01T06:00"])).tolist() == [30.0]
     assert series.numbers([1, 2]).tolist() == [1.0, 2.0]
+    assert series.numbers(["2024-03-01T06:00", "2024-03-02"]).tolist() == [30.0, 48.0]
+    with pytest.raises(ValueError, match=r"times\[0\] = '1 March' is not a date"):
+        series.numbers(["1 March"])
     part = series.subset([1, 2])
     assert (part.unit, part.origin, part.times.tolist()) == ("h", series.origin, [96.0, 132.0])
     assert series.axis([24.0])[0] == np.datetime64("2024-03-01")

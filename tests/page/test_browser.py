@@ -165,11 +165,18 @@ def test_both_themes_by_the_button_and_by_the_system(opened):
             " document.documentElement.dataset.theme]"
         ))  # fmt: skip
 
+    def strokes() -> set:
+        return set(
+            opened.run("return [...document.querySelectorAll('.chart .js-line')].map(line => line.style.stroke)")
+        )
+
     light = colours()
+    assert "rgb(0, 114, 178)" in strokes()  # the blue of the light theme
     opened.run("document.getElementById('theme').click()")
     opened.wait("return document.querySelector('.chart .ytick text').style.fill !== arguments[0]", light[1])
     dark = colours()
     assert (light[2], dark[2]) == ("light", "dark") and light[0] != dark[0]
+    assert "rgb(86, 180, 233)" in strokes() and "rgb(0, 114, 178)" not in strokes()
     opened.run("document.getElementById('theme').click()")
     opened.wait("return document.querySelector('.chart .ytick text').style.fill === arguments[0]", light[1])
     assert colours() == light

@@ -85,8 +85,30 @@ def test_a_missing_piece_is_said(learnt, tmp_path):
     for sentence in ("does not say how the run ended", "fit.gv is not in this folder", "has no settings",
                      "has no versions", "does not state enough to write down the command"):  # fmt: skip
         assert sentence in text
+    (folder / "figure.png").write_bytes(b"drawn")
+    assert 'src="data:image/png;base64,ZHJhd24="' in write_run_page(folder).read_text(encoding="utf-8")
     (folder / "fit.gv").write_bytes(b"no archive")
     assert "is not a Girsanov file, or it is damaged" in write_run_page(folder).read_text(encoding="utf-8")
+
+
+def test_a_diagnosis_of_this_posterior_is_shown_and_of_another_one_refused(learnt, tmp_path):
+    folder, fit = learnt
+    found = {
+        "verdict": "use particles", "message": "few paths", "log_evidence": -1.5, "standard_error": 0.25,
+        "elbo": fit.elbo, "k_hat": np.inf, "ess": 3.0, "filter_evidence": -1.25, "filter_error": 0.5, "missed": 0.5,
+    }  # fmt: skip
+    report.write_result(tmp_path, "diagnose", found, settings={"n": 200}, seeds={}, data=None)
+    page = write_run_page(folder, predictions=0, diagnosis=tmp_path, out=tmp_path / "p.html").read_text(
+        encoding="utf-8"
+    )
+    assert "Diagnosis: use particles" in page and "-1.5 ± 0.25" in page and "3 of 200" in page
+    report.write_result(
+        tmp_path, "diagnose", found | {"elbo": fit.elbo + 1.0}, settings={"n": 200}, seeds={}, data=None
+    )
+    with pytest.raises(ValueError, match="judges another posterior: its bound is"):
+        write_run_page(folder, predictions=0, diagnosis=tmp_path)
+    with pytest.raises(ValueError, match="is not the folder of girsanov diagnose, but of 'learn'"):
+        write_run_page(folder, predictions=0, diagnosis=folder)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

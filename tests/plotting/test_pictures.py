@@ -239,6 +239,16 @@ def test_a_forecast_is_a_fan_of_observations(counts):
     assert ax.get_xlabel() == "date" and ax.get_ylabel() == "deaths"
 
 
+def test_the_command_line_draws_a_fan_over_the_states_of_counts(counts, tmp_path):
+    from girsanov.cli.output import save_figure
+
+    fan = np.array([9.5, 12.0]), np.array([[[-1.0], [-1.5]], [[0.0], [0.0]], [[1.0], [1.5]]])
+    save_figure(counts, tmp_path / "figure.png", fan=fan)
+    state, data = plt.gcf().axes
+    assert np.array_equal(lines(state)["forecast median, 90 %"].get_ydata(), [0.0, 0.0])
+    assert "forecast median, 90 %" not in lines(data) and (tmp_path / "figure.png").stat().st_size > 0
+
+
 @pytest.fixture(scope="module")
 def linear():
     """A linear model with known answers: an Ornstein–Uhlenbeck process with a mean that is wrong for the data."""

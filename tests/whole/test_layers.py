@@ -245,7 +245,14 @@ _FACTORED = (
 )
 # Who may read what one type owns: the owner, the model that offers it to users, and files and commands that pass it on.
 OWNED = {
-    r"\.emission\b": ("model/observation.py", "model/model.py", "result/saving.py", "result/loading.py", "cli/"),
+    r"\.emission\b": (
+        "model/observation.py",
+        "model/driven.py",  # an observation model of its own, which hands on the one inside it
+        "model/model.py",
+        "result/saving.py",
+        "result/loading.py",
+        "cli/",
+    ),
     _FACTORED: ("model/diffusions/",),
     r"\.likelihood\.(log_prob|expected|start|sample|predictive|log_predictives?)\b": ("model/observation.py",),
 }

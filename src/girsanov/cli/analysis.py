@@ -72,7 +72,9 @@ def method_of(name: str, tolerance: float | None = None) -> Any:
     return how if tolerance is None else dataclasses.replace(how, tolerance=tolerance)
 
 
-def make_task(stated: Stated, read: Read, dt: float | None, span: tuple[str, str] | None, method: Any) -> Task:
+def make_task(
+    stated: Stated, read: Read, dt: float | None, span: tuple[str, str] | None, method: Any, progress: bool = True
+) -> Task:
     """Return what to work on, with the span as numbers and a step."""
     horizon = None
     if span is not None:
@@ -81,20 +83,26 @@ def make_task(stated: Stated, read: Read, dt: float | None, span: tuple[str, str
     if dt is not None:
         return Task(stated, read, horizon, dt, "")
     with in_lines(read.data):
-        found = chosen_step(stated.model, read.data, horizon, method)
+        found = chosen_step(stated.model, read.data, horizon, method, progress)
     return Task(stated, read, horizon, found.dt, found.line)
 
 
 def read_task(
-    files: list[Path], model: ModelOptions, data: DataOptions, dt: float | None, span: Any, method: Any
+    files: list[Path],
+    model: ModelOptions,
+    data: DataOptions,
+    dt: float | None,
+    span: Any,
+    method: Any,
+    progress: bool = True,
 ) -> Task:
     """Return the task of a command that takes one model, or options, and data."""
     of_models, file = models_and_data(files)
     if len(of_models) > 1:
         raise ValueError(f"one model is needed, and {len(of_models)} were given; girsanov compare takes several")
     stated = stated_model(of_models[0] if of_models else None, model)
-    read = read_data(file, data, stated.model.output_names or ())
-    return make_task(stated, read, dt, span, method)
+    read = read_data(file, data, stated.model)
+    return make_task(stated, read, dt, span, method, progress)
 
 
 Method = Annotated[str, run_option("cvi_dp (if not given), continuous or vdp", metavar="NAME")]
@@ -120,7 +128,7 @@ def infer(
 
     with run_folder(out, "infer") as folder:
         how = method_of(method, tolerance)
-        task = read_task(files, model, data, dt, span, how)
+        task = read_task(files, model, data, dt, span, how, not say_how.quiet)
         with in_lines(task.read.data):
             post = gv.infer(
                 task.model, task.read.data, dt=task.dt, span=task.span, method=how, progress=not say_how.quiet
@@ -188,7 +196,7 @@ def learn(
 
     with run_folder(out, "learn") as folder:
         how = method_of(method)
-        task = read_task(files, model, data, dt, span, how)
+        task = read_task(files, model, data, dt, span, how, not say_how.quiet)
         settings = task.settings() | {"method": method, **_stated(options, tolerance)}
         arguments = _arguments(options, tolerance)
         if resume:

@@ -67,9 +67,12 @@ def _models(
     if twice is not None:
         raise ValueError(f"the model {twice!r} was given twice")
     stated = {name: stated_model(path, options) for name, path in zip(names, files, strict=True)}
-    reads: list[Read] = [read_data(file, data, one.model.output_names or ()) for one in stated.values()]
+    reads: list[Read] = [read_data(file, data, one.model) for one in stated.values()]
     how = method_of("cvi_dp")
-    tasks = {n: make_task(s, r, grid[0], grid[1], how) for (n, s), r in zip(stated.items(), reads, strict=True)}
+    tasks = {
+        n: make_task(s, r, grid[0], grid[1], how, not say_how.quiet)
+        for (n, s), r in zip(stated.items(), reads, strict=True)
+    }
     dt = min(task.dt for task in tasks.values())  # evidence is compared on one grid
     fits: dict[str, Any] = {}
     begun = clock.perf_counter()
@@ -119,7 +122,7 @@ def _methods(
     if data.id is not None:
         raise ValueError("--id: methods are compared for a single series; leave it out, or choose rows of one series")
     stated = stated_model(files[0] if files else None, options)
-    read = read_data(file, data, stated.model.output_names or ())
+    read = read_data(file, data, stated.model)
     task = make_task(stated, read, grid[0], grid[1], method_of("cvi_dp"))
     series = read.data
     count = round(hold_out * len(series))

@@ -50,6 +50,7 @@ class DataOptions:
     time: Annotated[str | None, _data("Column of the times; t, time, date, … if not given", metavar="NAME")] = None
     values: Annotated[list[str] | None, _data("Column of values; repeatable", metavar="NAME")] = None
     errors: Annotated[list[str] | None, _data("Column of their standard deviations", metavar="NAME")] = None
+    inputs: Annotated[list[str] | None, _data("Column of inputs; NAME:previous, NAME:impulse", metavar="NAME")] = None
     id: Annotated[str | None, _data("Column of names, for many series in one file", metavar="NAME")] = None
     unit: Annotated[str | None, _data("Of dates: s, min, h, D, W, month, year, …", metavar="UNIT")] = None
     decimal: Annotated[str | None, _data("Decimal sign", metavar=". or ,", hidden=True)] = None

@@ -101,9 +101,11 @@ def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: An
     `fan` is the pair of the times and the 5, 50 and 95 % quantiles of the forecast.
     """
     os.environ.setdefault("MPLBACKEND", "Agg")  # draw without a window
+    from girsanov.plotting.style import legend
+
     figure = post.plot(test=test, truth=truth)
-    figure.set_size_inches(8.0, 1.2 + 2.0 * post.model.dim)
-    for i, ax in enumerate(figure.axes):
+    figure.set_size_inches(8.0, 1.2 + 2.0 * len(figure.axes))
+    for i, ax in enumerate(figure.axes[: post.model.dim]):  # below them are those of outputs
         for line in ax.lines:
             if line.get_label() == "true path":
                 line.set(zorder=1.5, color="0.65", linewidth=0.6)
@@ -111,7 +113,7 @@ def save_figure(post: "gv.Posterior", path: Path, *, test: Any = None, truth: An
             times, (low, middle, high) = post.series.axis(fan[0]), fan[1]
             ax.fill_between(times, low[:, i], high[:, i], color="#b5651d", alpha=0.2, lw=0)
             ax.plot(times, middle[:, i], color="#b5651d", lw=1.2, label="forecast median, 90 %")
-    figure.axes[0].legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
+    legend(figure.axes[0])
     figure.savefig(path, dpi=150)
 
 

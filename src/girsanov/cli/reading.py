@@ -25,19 +25,21 @@ class Read(NamedTuple):
     file: Path
 
 
-def read_data(file: Path, o: DataOptions, outputs: Sequence[str] = ()) -> Read:
+def read_data(file: Path, o: DataOptions, model: Any = None) -> Read:
     """Read a series, or with --id a panel.
 
-    The values are by default the columns with the names of the `outputs` of a model, and all of them must be there:
-    another column is never taken for an output.
+    The values are by default the columns with the names of the outputs of a model, and all of them must be there:
+    another column is never taken for an output. The inputs are by default those that its equations name.
     """
     import girsanov as gv
 
     table = read_table(file)
     time = o.time or time_column(table.header, str(file))
-    values = list(o.values or ()) or _outputs(file, table.header, outputs)
+    values = list(o.values or ()) or _outputs(file, table.header, getattr(model, "output_names", None) or ())
+    acting = _inputs(o, model)
     how: dict[str, Any] = {"time": time, "values": values, "errors": o.errors or None, "unit": o.unit}
     how |= {"decimal": o.decimal, "date_order": o.date_order}
+    how |= {"inputs": list(acting), "input_kind": list(acting.values())} if acting else {}
     if o.id is None:
         data = gv.TimeSeries.from_csv(file, **how)  # pyright: ignore[reportArgumentType]
         one, size = data, f"{len(data)} times from {_shown(data, 0)} to {_shown(data, -1)}"
@@ -50,11 +52,21 @@ def read_data(file: Path, o: DataOptions, outputs: Sequence[str] = ()) -> Read:
     gone = sum(int((~s.observed).sum()) for s in members)
     facts = [size, f"times in {time!r}", f"values in {', '.join(map(repr, names))}"]
     facts += [f"errors in {', '.join(map(repr, o.errors))}"] if o.errors else []
+    facts += [f"inputs in {', '.join(f'{n!r} ({kind})' for n, kind in acting.items())}"] if acting else []
     facts += [f"{gone} missing"] if gone else []
     facts += [] if source is None else source.found
     settings = {"time": time, "values": values, "unit": o.unit}
     settings |= {k: v for k, v in vars(o).items() if k not in settings and v}
     return Read(data, settings, f"read {file}: {'; '.join(facts)}", file)
+
+
+def _inputs(o: DataOptions, model: Any) -> dict[str, str]:
+    """Return the kinds of the inputs by the names of their columns: of the options, or else of a model's equations."""
+    if o.inputs:
+        parts = [text.partition(":") for text in o.inputs]
+        return {name: kind or "linear" for name, _, kind in parts}
+    equations = getattr(model, "equations", None)
+    return {} if equations is None else {i.name: i.kind for i in equations.statement.inputs}
 
 
 def time_column(header: Sequence[str], source: str) -> str:

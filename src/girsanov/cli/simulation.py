@@ -89,6 +89,10 @@ def _estimate(
             raise ValueError(f"{files[0]} is a file of equations: give the file with the data after it")
         if not files[0].exists():
             raise ValueError(f"there is no file {files[0]}")
+        if not is_model(files[0]):
+            raise ValueError(
+                f"{files[0]} is not a Girsanov file (.gv) or a run folder; if it has data, give a model before it"
+            )
         loaded = load_result(files[0], model)
         post = getattr(loaded, "posterior", loaded)
         name = files[0].name or str(files[0])
@@ -99,7 +103,7 @@ def _estimate(
     if data.id is not None:
         raise ValueError("--id: this command takes a single series; leave it out, or choose rows of one series")
     how = method_of(method)
-    task = read_task(files, model, data, grid[0], grid[1], how)
+    task = read_task(files, model, data, grid[0], grid[1], how, not quiet)
     with in_lines(task.read.data):
         post = gv.infer(task.model, task.read.data, dt=task.dt, span=task.span, method=how, progress=not quiet)
     return post, task.settings(), task.read.file.name, task.read.file, [task.read.line, task.line or None]

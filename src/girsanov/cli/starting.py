@@ -60,7 +60,7 @@ def check(
         console.print(f"{type(model.drift).__name__}, {model.dim} states, {model.data_dim} outputs", markup=False)
     if not others:
         return
-    read = read_data(others[0], data, model.output_names or ())
+    read = read_data(others[0], data, model)
     console.print(read.line, markup=False, soft_wrap=True)
     _check_fit(model, read.data)
     for name, (low, high) in _ranges(model, read.data).items():
@@ -77,6 +77,8 @@ def _show(equations: Any) -> None:
         noise = texts.get(f"states.{s.name}.noise", "0")
         term = "" if noise in ("0", "0.0") else f" + ({noise}) dβ"
         console.print(f"d{s.name} = ({texts[f'states.{s.name}.drift']}) dt{term}", markup=False, soft_wrap=True)
+    for i in statement.inputs:
+        console.print(f"{i.name} is an input, {i.kind}", markup=False, soft_wrap=True)
     for name in statement.definitions:
         console.print(f"{name} = {texts[f'definitions.{name}']}", markup=False, soft_wrap=True)
     for o in statement.outputs:

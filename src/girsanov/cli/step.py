@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from girsanov._core.progress import reporter
+
 _CHANGE = 0.1  # largest change of a mean by halving the step, in standard deviations
 _NATS = 0.5  # largest change of the bound; a standard error of a parameter is half a nat too
 _HALVINGS = 5  # at most
@@ -20,7 +22,7 @@ class Step(NamedTuple):
     line: str
 
 
-def chosen_step(model: Any, data: Any, span: Any, method: Any) -> Step:
+def chosen_step(model: Any, data: Any, span: Any, method: Any, progress: bool = False) -> Step:
     """Choose a step: halved until the posterior, at the parameters of the model, no longer depends on it.
 
     Args:
@@ -28,6 +30,7 @@ def chosen_step(model: Any, data: Any, span: Any, method: Any) -> Step:
         data: the series; of a panel, the longest is looked at.
         span: begin and end, or None.
         method: the method of inference.
+        progress: whether to show which step is tried, if it takes longer than two seconds.
 
     Returns:
         The step, and a line for the user.
@@ -40,12 +43,16 @@ def chosen_step(model: Any, data: Any, span: Any, method: Any) -> Step:
         return Step(1.0, "")
     dt = first_step(series.times, begin, end)
 
-    def run(dt: float) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the run with the step that is chosen warns again
-            return gv.infer(model, series, dt=dt, span=span, method=method, progress=False)
+    with reporter(progress) as say:
 
-    return halved(dt, run, (end - begin) / _MOST)
+        def run(dt: float) -> Any:
+            if say is not None:
+                say(f"looking for a step of the time grid: {dt:g}")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the run with the step that is chosen warns again
+                return gv.infer(model, series, dt=dt, span=span, method=method, progress=False)
+
+        return halved(dt, run, (end - begin) / _MOST)
 
 
 def halved(dt: float, run: Callable[[float], Any], shortest: float) -> Step:

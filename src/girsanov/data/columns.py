@@ -293,15 +293,13 @@ def _names(
     By default the values are all columns but the time, errors, covariates, inputs, and the names of the series.
     """
     keys = {time: "times"} if id is None else {time: "times", id: "names of the series"}
-    keys |= dict.fromkeys(inputs, "inputs")
-    if len(keys) < len(inputs) + 1 + (id is not None):
-        raise ValueError(f"inputs={list(inputs)} must be different columns, and not that of the times or names")
     if id == time:
         raise ValueError(f"{time!r} cannot be the column of the times and that of the names of the series too")
-    for name in constant:
-        if name in keys:
-            raise ValueError(f"{name!r} is the column of the {keys[name]} and cannot be one of covariates= too")
-        keys[name] = "covariates"
+    for kind, several in (("covariates", constant), ("inputs", inputs)):
+        for name in several:
+            if name in keys:
+                raise ValueError(f"{name!r} is the column of the {keys[name]} and cannot be one of {kind}= too")
+            keys[name] = kind
     sds = _as_list(errors)
     if values is None:
         names = [c for c in columns if c not in keys and c not in sds]

@@ -157,7 +157,15 @@ class Inputs:
 
     @classmethod
     def of_parts(cls, parts: Sequence[Part], names: Sequence[str] | None) -> "Inputs":
-        """Make inputs from parts that have been checked already."""
+        """Make inputs from parts that have been checked already.
+
+        Args:
+            parts: the parts, in the order of their components.
+            names: the names of all components, or None.
+
+        Returns:
+            The inputs.
+        """
         new = object.__new__(cls)
         new.parts, new.names = tuple(parts), None if names is None else tuple(names)
         return new
@@ -175,11 +183,18 @@ class Inputs:
 
     @property
     def knots(self) -> np.ndarray:
-        """The times of all values and amounts, (k,), increasing: between two of them the inputs are linear."""
+        """The times of all values and amounts, (k,), increasing; between two of them the inputs are linear."""
         return np.unique(np.concatenate([part.times for part in self.parts if part.kind != "constant"] or [[]]))
 
     def after(self, time: float) -> "Inputs":
-        """Return the inputs without the impulses up to and including a time."""
+        """Return the inputs without the impulses up to and including a time.
+
+        Args:
+            time: the time.
+
+        Returns:
+            The inputs that are left.
+        """
         parts = []
         for part in self.parts:
             later = part.times > time
@@ -212,7 +227,14 @@ class Inputs:
         return np.concatenate([part.at(t) for part in self.parts], 1)
 
     def counted(self, numbers: Callable[[Any, str], np.ndarray]) -> "Inputs":
-        """Return the inputs with dates as numbers, by a function that converts them as those of the series."""
+        """Return the inputs with dates as numbers.
+
+        Args:
+            numbers: a function of dates, and of what an error calls them, that converts them as those of the series.
+
+        Returns:
+            The inputs, whose times are numbers.
+        """
         if all(part.times.dtype.kind == "f" for part in self.parts):
             return self
         parts = []
@@ -225,8 +247,11 @@ class Inputs:
     def check_reach(self, first: float, last: float, past: bool = False) -> None:
         """Raise a ValueError unless the inputs are known from `first` to `last`.
 
-        Impulses before `first` are an error, because the initial state would have to know of them, unless the `past`
-        is known.
+        Args:
+            first: the first time.
+            last: the last time.
+            past: whether impulses before `first` are known. If not, they are an error, because the initial state would
+                have to know of them.
         """
         slack = rounding(first, last)
         for part in self.parts:
@@ -245,7 +270,17 @@ class Inputs:
                 )
 
     def on(self, nodes: np.ndarray) -> InputsOnGrid:
-        """Return the inputs on the nodes of a grid, which steps and impulses inside of it must lie on."""
+        """Return the inputs on the nodes of a grid.
+
+        Args:
+            nodes: times of the nodes, (N,), increasing.
+
+        Returns:
+            The values on either side of each node, and the sum of the impulses.
+
+        Raises:
+            ValueError: if a step or an impulse inside the grid is no node.
+        """
         parts = [self._snapped(part, nodes) for part in self.parts]
         before, after = (np.concatenate([part.at(nodes, side) for part in parts], 1).T for side in ("left", "right"))
         dosed = np.concatenate([part.given(nodes) for part in parts], 1).T if self.has_impulses else None

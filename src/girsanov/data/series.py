@@ -214,7 +214,8 @@ class TimeSeries:
         """Convert dates or durations to times of this series.
 
         Args:
-            times: dates, durations or numbers; numbers are not changed.
+            times: dates, durations or numbers; numbers are not changed. Dates may be texts such as "2024-03-01" where
+                the series has dates.
             name: what an error message calls the argument.
 
         Returns:
@@ -223,7 +224,8 @@ class TimeSeries:
         Raises:
             ValueError: if dates are given for a series that was made from numbers or durations.
         """
-        if not are_dates(times):
+        texts = self.origin is not None and np.asarray(times).dtype.kind in "UT"
+        if not (texts or are_dates(times)):
             return as_floats(name, times)
         if self.unit is None:
             raise ValueError("the times of this series were given as numbers: give numbers here, not dates")

@@ -52,11 +52,15 @@ class Keeper:
         self.stopped = False
         self._unwritten, self._due, self._lock = False, time.perf_counter() + _BETWEEN, threading.RLock()
 
-    def offer(self, learner: Any, theta: np.ndarray, result: Run) -> None:
-        """Keep these parameters if they are the best so far; raise `Stopped` if the call has been stopped."""
+    def offer(self, learner: Any, theta: np.ndarray, result: Run, nearby: bool = False) -> None:
+        """Keep these parameters if they are the best so far, unless they are next to others that were offered.
+
+        Raises:
+            Stopped: if the call has been stopped.
+        """
         if self.stopped:
             raise Stopped
-        if result.status is Status.BAD_START or not np.isfinite(result.elbo):
+        if nearby or result.status is Status.BAD_START or not np.isfinite(result.elbo):
             return
         value = result.elbo + learner.prior(theta)
         with self._lock:

@@ -72,13 +72,13 @@ class Learner:
         result = self.method.continue_from(self.at(theta), start, **limits)
         self.e_steps += 1
         self.passes += result.passes
-        self.offer(theta, result)
+        self.offer(theta, result, nearby=bool(limits))
         return result
 
-    def offer(self, theta: np.ndarray, result: Run) -> None:
-        """Show the keeper an E-step."""
+    def offer(self, theta: np.ndarray, result: Run, nearby: bool = False) -> None:
+        """Show the keeper an E-step; one of the differences for a Hessian is nearby."""
         if self.keeper is not None:
-            self.keeper.offer(self, theta, result)
+            self.keeper.offer(self, theta, result, nearby)
 
     def start(self, result: Run, sites: Sites | ContinuousSites, eta: NaturalChain) -> Start:
         """Return the start of the E-step that follows `result`."""

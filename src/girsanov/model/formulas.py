@@ -64,6 +64,8 @@ def model_latex(model: Model) -> list[str]:
     noise = r"L(x)\,d\beta" if isinstance(model.noise, StateDiffusion) else r"L\,d\beta, \quad L L^{\top} = Q"
     lines = [rf"dx = f(x, t)\,dt + {noise}"]
     known = _DRIFTS.get(type(model.drift).__name__)
+    if type(model.drift).__name__ == "OrnsteinUhlenbeck" and model.drift.mean is None:  # pyright: ignore
+        known = r"f(x) = -\mathrm{decay}\,x"
     if known is not None:
         lines.append(known)
     parts = getattr(model.likelihood, "parts", None)

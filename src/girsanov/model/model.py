@@ -210,7 +210,14 @@ class Model(eqx.Module):
         return model._latent(model.noise) if isinstance(model.noise, StateDiffusion) else model
 
     def driven_by(self, inputs: Any) -> "Model":
-        """Return the model with these inputs on the nodes of a grid; None takes those away that it has."""
+        """Return the model of a series with these inputs.
+
+        Args:
+            inputs: the inputs on the nodes of a grid, `series.inputs.on(times)`; None takes those away that it has.
+
+        Returns:
+            The model. `post.model` is such a model; the inputs of another series replace them.
+        """
         if inputs is None and self.inputs is None:
             return self
         return eqx.tree_at(lambda m: m.inputs, self, inputs, is_leaf=lambda leaf: leaf is None)

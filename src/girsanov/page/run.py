@@ -12,7 +12,7 @@ import numpy as np
 from girsanov._core.extras import check_extra
 from girsanov.page import charts, sections
 from girsanov.page.drift_charts import drift_chart
-from girsanov.page.parts import Html, chart, document, missing, section, write
+from girsanov.page.parts import Html, chart, document, missing, picture, section, write
 from girsanov.result.drift_error import drift_error
 from girsanov.result.loading import load
 
@@ -60,7 +60,9 @@ def write_run_page(
     residuals, why_not = _residuals(post, predictions)
     body: list[str] = [sections.verdicts(result, run, found), sections.overview(result, post)]
     if post is None:
-        body.append(section("Figures", missing(why)))
+        drawn = folder / "figure.png"
+        parts = [picture("The figure that the run drew.", drawn)] if drawn.is_file() else []
+        body.append(section("Figures", missing(why), *parts))
     else:
         body.append(_figures(run, post, found, residuals, why_not))
         body.append(sections.parameters(run) if run is not post else Html(""))
@@ -116,6 +118,8 @@ def _content(folder: Path) -> dict[str, Any]:
 def _saved(folder: Path, result: dict[str, Any], read: Callable[[Path], Any]) -> tuple[Any, str]:
     """Return the saved result of a run; or None, and a sentence on why there is none."""
     path = folder / _FILES[result["command"]]
+    if result.get("series"):
+        return None, f"The run has {len(result['series'])} series: their posteriors are not drawn one by one here."
     if not path.is_file():
         return None, f"{path.name} is not in this folder: the run is of an older version, or the file was removed."
     try:

@@ -95,9 +95,11 @@ def model(found: Any) -> Html:
 
 
 def _shown(value: np.ndarray) -> str:
+    if value.size == 1:
+        return number(value.item())
     if value.size > 25:
         return f"array of shape {value.shape}"
-    return np.array2string(value, precision=5, separator=", ").replace("\n", "") if value.ndim else number(value)
+    return np.array2string(value, precision=5, separator=", ").replace("\n", "")
 
 
 def data(result: Mapping[str, Any], series: Any, names: Any) -> Html:
@@ -195,7 +197,7 @@ def repeat(result: Mapping[str, Any], model_file: str | None) -> Html:
 _OPTIONS = ("diffusion", "noise", "likelihood", "initial_mean", "initial_cov", "emission", "time", "id", "unit",
             "decimal", "date_order", "dt", "span", "method", "objective", "max_iterations", "tolerance")  # fmt: skip
 _OF_LEARNING = ("objective", "max_iterations", "tolerance")
-_REPEATED = ("values", "errors", "trainable", "individual", "prior", "constraint")
+_REPEATED = ("values", "errors", "inputs", "trainable", "individual", "prior", "constraint")
 
 
 def command_of(result: Mapping[str, Any], model_file: str | None) -> str:

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from girsanov.plotting.labels import label_time, output_label
-from girsanov.plotting.style import BLUE, FAINT, MUTED, VERMILLION, bare, size_of
+from girsanov.plotting.style import BLUE, FAINT, MUTED, VERMILLION, band, bare, legend, new_axes, points, size_of
 
 _LEVELS = np.linspace(0.02, 0.98, 49)
 
@@ -84,3 +84,29 @@ def _histogram(ax: Any, u: np.ndarray) -> None:
         ax.hist(u, bins=np.linspace(0.0, 1.0, bins + 1), density=True, color=BLUE, alpha=0.6, ec="white", lw=0.5)
     ax.axhline(1.0, color=MUTED, lw=0.8)
     ax.set(xlim=(0, 1), ylabel="density")
+
+
+def plot_filtered(filtered: Any, *, axes: Any = None) -> Any:
+    """Plot predictions one step ahead with bands of two standard deviations, the data, and the log scores below.
+
+    Args:
+        filtered: what `gv.filter` returned.
+        axes: matplotlib axes to draw in, one for each output and one for the scores; by default a new figure is made.
+
+    Returns:
+        The matplotlib figure.
+    """
+    series, D = filtered.series, filtered.model.data_dim
+    axes = new_axes(D + 1) if axes is None else np.ravel(axes)
+    t = series.axis(series.times)
+    for i, ax in enumerate(axes[:D]):
+        y, sd = filtered.predicted.mean[:, i], filtered.predicted.std[:, i]
+        band(ax, t, y, (y - 2.0 * sd, y + 2.0 * sd), "prediction, ±2 sd")
+        points(ax, t, series.values[:, i], errors=None if series.errors is None else series.errors[:, i])
+        ax.set_ylabel(output_label(filtered.model, i))
+    legend(axes[0])
+    axes[D].plot(t, filtered.log_scores, ".-", color=BLUE, ms=size_of(len(t)), lw=0.7)
+    axes[D].set_ylabel("log score")
+    label_time(axes[D], series)
+    bare(*axes[: D + 1])
+    return axes[0].figure

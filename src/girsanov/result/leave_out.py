@@ -154,8 +154,10 @@ def _before(whole: Posed, i: int) -> Posed:
     gaps = np.where(np.arange(N - 1) < size - 1, data.gaps, 1.0)
     observed = np.array(data.observed)
     observed[i:] = False
-    node = np.minimum(data.node, size - 1)
-    shorter = dataclasses.replace(data, times=times, gaps=gaps, size=np.asarray(size), node=node, observed=observed)
+    changes = times, gaps, np.asarray(size), np.minimum(data.node, size - 1), observed
+    shorter = dataclasses.replace(
+        data, **dict(zip(("times", "gaps", "size", "node", "observed"), changes, strict=True))
+    )
     return eqx.tree_at(lambda p: p.data, whole, shorter)
 
 

@@ -49,7 +49,7 @@ def load(
     likelihood: Likelihood | Sequence[Likelihood] | None = None,
     emission: Callable[..., Any] | None = None,
     diffusion: Any = None,
-    of_series: Callable | None = None,
+    of_series: Callable[..., Any] | None = None,
 ) -> Any:
     """Read a file that `save` of a `Posterior`, a `PanelPosterior`, a `Refined` or a `Fit` wrote.
 
@@ -138,6 +138,7 @@ def _unpack(
         *(arrays[f"history.{k}"] for k in ("elbo", "step", "decrement")),
         passes=header["passes"],
         coarse=tuple(tuple(c) for c in header["coarse"]),
+        node_passes=header.get("node_passes"),
     )
     dates = header.get("dates", {"unit": None, "origin": None})
     origin = None if dates["origin"] is None else np.datetime64(dates["origin"], "ns")

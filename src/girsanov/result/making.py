@@ -22,7 +22,7 @@ from girsanov.result.posterior import History, Posterior
 def run_history(result: Run, coarse: list[Run]) -> History:
     """Return the history of a run and of the runs on coarser grids before it."""
     counts = tuple((len(r.trace["elbo"]) - 1, r.passes) for r in coarse)
-    return History(**result.trace, passes=result.passes, coarse=counts)
+    return History(**result.trace, passes=result.passes, coarse=counts, node_passes=None)
 
 
 def make_posterior(problem: Posed, result: Run, series: TimeSeries, history: History, seconds: float) -> Posterior:

@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
     def posterior(self) -> Posterior:
         """Make the posterior."""
-        history = History(**self.run.trace, passes=self.run.passes, coarse=self.coarse)
+        history = History(**self.run.trace, passes=self.run.passes, coarse=self.coarse, node_passes=None)
         return make_posterior(self.problem, self.run, self.series, history, self.run.seconds)
 
 

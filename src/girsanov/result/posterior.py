@@ -55,6 +55,7 @@ class History:
             its fixed-point equations.
         passes: number of evaluations of the bound on the final grid, including rejected trials.
         coarse: (iterations, passes) on each coarser grid, the coarsest first.
+        node_passes: after `update`, the number of nodes that all passes together went over; None after a whole run.
     """
 
     elbo: np.ndarray
@@ -62,6 +63,7 @@ class History:
     decrement: np.ndarray
     passes: int = 0
     coarse: tuple[tuple[int, int], ...] = ()
+    node_passes: int | None = None
 
     def __len__(self) -> int:
         """Number of entries: the iterations and the start."""
@@ -235,6 +237,33 @@ class Posterior(Checks, Pictures, PathEstimate):
         """
         start = self._latent.mean[-1], self._latent.cov[-1]
         return forecast(self, times, lambda n: start, key=key, n=n, dt=dt, inputs=inputs)
+
+    def update(
+        self, series: TimeSeries, dt: float | None = None, *, grid: Any = None, method: Any = None
+    ) -> "Posterior":
+        """Extend this posterior by later observations, and infer anew only what they change.
+
+        The new nodes, and as much of the end of the old path as the new data reach, are inferred from the old solution
+        on. The result is the posterior of all data together. Posteriors in continuous time, and those that were made
+        by the careful algorithm or by VDP, are inferred anew as a whole.
+
+        Args:
+            series: the later observations, all after the end of the horizon, with the unit and origin of the old ones.
+            dt: step of the new nodes, by default the longest step of the grid. The regular nodes go on from those of
+                the first node.
+            grid: times of the new nodes, instead of `dt`; they must contain the times of the new observations.
+            method: `gv.CVIDP(...)` with settings; by default `gv.CVIDP()`.
+
+        Returns:
+            The posterior of all data. Its history is that of the new part alone, and `history.node_passes` says over
+            how many nodes its passes went.
+
+        Raises:
+            ValueError: if the observations are not later ones, or do not fit the model.
+        """
+        from girsanov.result.update import update
+
+        return update(self, series, dt, grid, method)
 
     @property
     def grid(self) -> Grid:

@@ -112,6 +112,7 @@ def pack(post: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "time": post.time,
         "quadrature_error": post.quadrature_error,
         "passes": post.history.passes,
+        "node_passes": post.history.node_passes,
         "coarse": post.history.coarse,
         "inputs": None if inputs is None else {"kinds": [part.kind for part in inputs.parts], "names": inputs.names},
         "dates": {"unit": post.series.unit, "origin": None if post.series.origin is None else str(post.series.origin)},

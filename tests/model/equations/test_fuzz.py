@@ -16,7 +16,7 @@ from girsanov.model.equations import (
     read_statement,
     statement,
 )
-from girsanov.model.equations.statement import LARGEST
+from girsanov.model.equations.definitions import LARGEST
 
 GOOD = """
 [states.x]
