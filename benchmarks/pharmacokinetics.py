@@ -58,7 +58,7 @@ sd = "tau"
 
 [parameters]
 ka = {{start = 1.5, low = 0, unit = "1/h"}}
-ke = {{start = 0.08, low = 0, unit = "1/h"}}
+ke = {{start = 0.09, low = 0, unit = "1/h"}}
 Cl = {{start = 0.04, low = 0, unit = "L/h/kg"}}
 s = {{start = 0.6, low = 0}}
 tau = {{start = 0.1, low = 0}}
@@ -223,6 +223,8 @@ def leave_one_out(law: Law, subjects: dict[str, Subject]) -> tuple[np.ndarray, f
     """Return the log densities of the held-out subjects, and the sum of those at the fit to all."""
     curvature = sum(derivatives(law, subject)[1] for subject in subjects.values())
     free, logs = np.array(law) > 0.0, []
+    guess = np.linalg.inv(-curvature)
+    guess = 0.5 * (guess + guess.T)
 
     def moved(x: np.ndarray) -> Law:
         logarithms = np.zeros(len(law))
@@ -231,7 +233,7 @@ def leave_one_out(law: Law, subjects: dict[str, Subject]) -> tuple[np.ndarray, f
 
     for name, subject in subjects.items():
         others = [s for k, s in subjects.items() if k != name]
-        options = {"gtol": 0.05, "hess_inv0": np.linalg.inv(-curvature)}
+        options = {"gtol": 0.05, "hess_inv0": guess}
         best = scipy.optimize.minimize(
             lambda x, others=others: -sum(marginal(moved(x), s) for s in others),
             np.zeros(free.sum()),
