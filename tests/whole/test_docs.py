@@ -58,6 +58,7 @@ SLOW = (
     "methods.md",
     "models.md",
     "panels.md",
+    "pharmacokinetics.md",
     "start.md",
     "trust.md",
 )  # pages whose examples run long
