@@ -59,6 +59,7 @@ SLOW = (
     "models.md",
     "online.md",
     "panels.md",
+    "pharmacokinetics.md",
     "start.md",
     "trust.md",
 )  # pages whose examples run long
