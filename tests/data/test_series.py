@@ -183,3 +183,12 @@ def test_grid_of_one_s_own_takes_any_gaps():
     series = gv.TimeSeries([0.3, 7.0], [1.0, 2.0])
     grid = given_grid(series, [0.0, 0.3, 0.31, 5.0, 7.0, 100.0])
     assert grid.node.tolist() == [1, 4]
+
+
+def test_nodes_that_differ_by_rounding_only_are_one():
+    series = gv.TimeSeries([0.1 + 0.2, 0.7], [0.0, 1.0])
+    union = np.union1d([0.0, 0.3, 0.6, 0.7, 1.0], series.times)
+    assert len(union) == 6  # 0.3 is there twice
+    grid = given_grid(series, union)
+    assert grid.times.tolist() == [0.0, 0.1 + 0.2, 0.6, 0.7, 1.0]
+    assert grid.node.tolist() == [1, 3]

@@ -128,7 +128,10 @@ def make_grid(series: Any, dt: float | None, span: Any, grid: Any) -> Grid:
 
 
 def given_grid(series: Any, grid: Any) -> Grid:
-    """Return the grid with the times that the user gives. They must contain the observation times."""
+    """Return the grid with the times that the user gives. They must contain the observation times.
+
+    Times that differ by rounding only, as np.union1d leaves them, are one node.
+    """
     times = series.numbers(grid, "grid")
     if times.ndim != 1 or len(times) < 1:
         raise ValueError(f"grid must have shape (N,) with N ≥ 1, got {times.shape}")
@@ -141,6 +144,7 @@ def given_grid(series: Any, grid: Any) -> Grid:
         raise ValueError(
             f"grid must increase: grid[{i + 1}] = {shown(times[i + 1])} follows grid[{i}] = {shown(times[i])}"
         )
+    times = times[np.append(True, gaps > rounding(times))]
     obs = series.times
     node, on = locate(times, obs)
     # Two observations cannot share a node: the second one counts as missing from the grid.
