@@ -5,6 +5,7 @@ Float64 is not switched on here: answers must be float64 in a program that sets 
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 # Most of the time goes into compilation. A program that one worker has made is read by the others, by what tests start
@@ -69,3 +70,11 @@ def as_a_user():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C raises a KeyboardInterrupt, also in a process that a shell has started in the background to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -18,6 +18,8 @@ import girsanov as gv
 from girsanov.learning.keeper import Keeper, Stopped
 from girsanov.learning.learner import Learner
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")
+
 DT, SPAN = 0.1, (0.0, 6.0)
 TIMES = np.linspace(0.2, 6.0, 30)
 TRAINABLE = ["drift.decay", "diffusion"]

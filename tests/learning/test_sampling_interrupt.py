@@ -14,7 +14,10 @@ from girsanov.learning import chains, sample_parameters
 from girsanov.learning.partial_draws import PartialDraws
 
 pytest.importorskip("xarray")
-pytestmark = pytest.mark.filterwarnings("ignore:sample_parameters. the chains|sample_parameters. only")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:sample_parameters. the chains|sample_parameters. only"),
+    pytest.mark.usefixtures("ctrl_c"),
+]
 
 MODEL = gv.Model(gv.OrnsteinUhlenbeck(1.0), 1.0, gv.GaussianState(0.0, 0.5), gv.likelihoods.Gaussian(0.1))
 TIMES = np.arange(1, 21) * 0.25
