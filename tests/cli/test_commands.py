@@ -342,6 +342,7 @@ def test_options_of_learning_reach_it(files, monkeypatch):
 # --- runs
 
 
+@pytest.mark.slow
 def test_a_model_its_data_and_then_its_run(files, capsys):
     """infer with a step that is found; then forecast, with a date, and diagnose, of the run and of model and data."""
     Path("data.csv").write_text("t,y\n2024-03-01,0.9\n2024-03-02,1.1\n2024-03-03,0.8\n2024-03-04,1.2\n")

@@ -100,6 +100,7 @@ def test_steps_and_impulses_are_nodes_of_every_grid_and_coarse_ones_do_not_miss_
     assert {2.0, 2.003, *IMPULSES} <= set(post.times.tolist())
 
 
+@pytest.mark.slow
 def test_noise_free_rows_may_have_inputs():
     """A cart pushed by a force, of which only the velocity has noise, in continuous time."""
     A, B, Q = np.array([[0.0, 1.0], [-1.0, -0.4]]), np.array([[0.0, 0.0, 0.7], [1.0, 0.5, -1.0]]), np.diag([0.0, 0.5])

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 from support import assert_close
 
 import girsanov as gv
@@ -34,6 +35,7 @@ def test_noise_and_diffusion_of_dense_data_are_not_told_apart():
     assert "tell likelihood.variance[0]" in fit.identifiability() and fit.status == "flat"
 
 
+@pytest.mark.slow
 def test_entries_of_a_covariance_are_named_after_the_matrix():
     model = gv.Model(gv.Linear(-np.eye(2)), np.array([[1.0, 0.3], [0.3, 0.5]]), likelihood=gv.likelihoods.Gaussian(0.1))
     data = gv.simulate(model, np.arange(1, 61) * 0.2, key=jax.random.key(0), start=0.0).series

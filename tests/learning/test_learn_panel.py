@@ -56,6 +56,7 @@ def spans(panel) -> dict:
     return {name: (0.0, series.times[-1]) for name, series in panel.items()}
 
 
+@pytest.mark.slow
 def test_shared_drift_and_individual_initial_means(tmp_path):
     panel = a_panel()
     fit = gv.learn(
@@ -223,6 +224,7 @@ def test_bad_input(options, says, as_a_user):
         gv.learn(**options)
 
 
+@pytest.mark.slow
 def test_random_initial_means_have_the_exact_marginal_likelihood():
     """A normal law of the initial mean adds its variance to that of the initial state."""
     panel = a_panel()

@@ -192,6 +192,7 @@ def test_a_ridge_to_infinity_is_no_maximum():
     assert fit.elbo < double_well_fit(2.0, 1.0).elbo - 5.0
 
 
+@pytest.mark.slow
 def test_the_last_parameters_are_a_zero_of_the_likelihood_s_gradient():
     """Of an Ornstein–Uhlenbeck process: SciPy finds nothing better nearby by more than the tolerance."""
     case = maximum.make("ou, d = 2", np.random.default_rng(11))

@@ -93,6 +93,7 @@ def test_a_fit_from_a_file_says_what_it_lacks(fit, tmp_path):
         back.profile("drift.decay")
 
 
+@pytest.mark.slow
 def test_entries_of_a_covariance_have_no_profile_of_their_own():
     model = gv.Model(gv.Linear(-np.eye(2)), np.array([[1.0, 0.3], [0.3, 0.5]]), likelihood=gv.likelihoods.Gaussian(0.1))
     data = gv.simulate(model, np.arange(1, 21) * 0.2, key=jax.random.key(0), start=0.0).series

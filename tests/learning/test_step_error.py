@@ -29,6 +29,7 @@ def test_the_change_is_that_of_half_the_step(drift):
     assert max(coarse.step_error.values()) > 1.5 * max(fine.step_error.values())  # of first order
 
 
+@pytest.mark.slow
 def test_estimates_that_depend_on_the_step_are_warned_of():
     """Many precise observations of a fast decay: Euler's steps decay faster than the process."""
     model = gv.Model(gv.OrnsteinUhlenbeck(4.0), 1.0, gv.GaussianState(0.0, 1.0), gv.likelihoods.Gaussian(1e-4))

@@ -84,6 +84,7 @@ def test_a_model_without_stated_noise_has_variance_one_where_there_are_no_errors
     assert_close(post.elbo, dense(post, [np.eye(2)] * 7, TWO, np.eye(2))[-1], "evidence", size=1.0)
 
 
+@pytest.mark.slow
 def test_errors_of_held_out_data_and_in_other_places(tmp_path):
     errors = RNG.uniform(0.1, 0.5, size=(7, 2))
     series = gv.TimeSeries(TIMES, TWO, errors=errors)
@@ -161,6 +162,7 @@ def bearing(x, t):
     return jnp.stack([jnp.sqrt(x[0] ** 2 + x[1] ** 2 + 1.0), jnp.sin(x[0]) + t * x[1]])
 
 
+@pytest.mark.slow
 def test_a_callable_that_is_linear_equals_its_matrix():
     series = gv.TimeSeries(TIMES, np.where(RNG.uniform(size=(7, 2)) < 0.2, np.nan, TWO))
     model = linear(emission=lambda x, t: jnp.asarray(H) @ x, likelihood=Gaussian(0.1))

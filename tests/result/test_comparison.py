@@ -85,6 +85,7 @@ def test_scores_of_linear_models_are_those_of_dense_gaussians(model):
     assert_close(ahead.scores, np.array([score(i, rows < i) for i in ahead.index]), "optimum", size=1.0)
 
 
+@pytest.mark.slow
 def test_scores_in_continuous_time_are_those_of_short_steps():
     fine = gv.infer(ou(), data(ou()), dt=0.0025, span=SPAN, **QUIET)
     post = gv.infer(ou(), data(ou()), dt=0.1, span=SPAN, method=gv.CVIDP(time="continuous"), **QUIET)

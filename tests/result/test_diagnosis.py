@@ -251,6 +251,7 @@ def test_verdicts_on_cases_with_known_evidence():
     assert sum(r["outcome"] == "needless" for r in results) < 0.1 * len(results)
 
 
+@pytest.mark.slow
 def test_another_maximum_of_the_bound_is_found():
     """Two of four observations contradict each other; the run and the particle filter follow the first of them.
 

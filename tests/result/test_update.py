@@ -50,6 +50,7 @@ def assert_same(post: gv.Posterior, whole: gv.Posterior) -> None:
         assert np.abs(getattr(post, name) - getattr(whole, name)).max() < TOLERANCES["functional"]
 
 
+@pytest.mark.slow
 def test_a_linear_model_takes_one_pass_over_the_end(tmp_path):
     model, series = linear(), simulated(linear(), 240)
     posts = in_pieces(model, series, 3)

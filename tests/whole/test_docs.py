@@ -53,6 +53,8 @@ SLOW = (
     "bound.md",
     "equations.md",
     "extending.md",
+    "files.md",
+    "inputs.md",
     "inside_jax.md",
     "learning.md",
     "methods.md",
@@ -60,6 +62,7 @@ SLOW = (
     "online.md",
     "panels.md",
     "pharmacokinetics.md",
+    "pictures.md",
     "start.md",
     "trust.md",
 )  # pages whose examples run long

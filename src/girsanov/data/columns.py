@@ -116,8 +116,9 @@ def read_csv(
             said = f"{table.cells[i][place[name]]!r} is not a number{hint}"
             raise ValueError(f"{table.at(i)}, column {name!r}: {said}")
         read = np.array(column, np.float64)
-        if (np.abs(read) > _HUGE).any():
-            i = int(np.argmax(np.abs(read) > _HUGE))
+        huge = (np.abs(read) > _HUGE) & ~(np.isinf(read) & (name in sds))  # the check of errors names infinite ones
+        if huge.any():
+            i = int(np.argmax(huge))
             raise ValueError(
                 f"{table.at(i)}, column {name!r}: {table.cells[i][place[name]]} is too large, its square is no "
                 "floating-point number; leave the cell empty if the value is missing, or take another unit"
